@@ -1,7 +1,5 @@
 #include "runtime/supervisor/rank_equipment.h"
 
-#include <algorithm>
-
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/rank_logs.h"
@@ -50,7 +48,7 @@ Status RankEquipment::compare(NcclUse* use, const std::vector<pid_t>& living) co
   add_nccl_logs(read_rank_logs(logs_), use);
   // Since 2.30.7 NCCL logs its files only together with each allocation of host memory, which would
   // let the log grow for as long as the ranks run.
-  use->used_bytes = std::max(use->used_bytes, nccl_bytes_held_by(living));
+  if (!living.empty()) see_nccl_bytes(nccl_bytes_held_by(living), use);
   return check_nccl_use(*use);
 }
 

@@ -123,7 +123,12 @@ void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use) {
     if (use->last_error.empty() && !log.last_warning.empty())
       use->last_error = cat("[rank ", rank, "] ", log.last_warning, explained(log.last_warning));
   }
-  use->used_bytes = std::max(use->used_bytes, used_bytes);
+  // Since 2.30.7 NCCL does not log what it takes (rank_equipment.cc): no bytes there say nothing.
+  if (used_bytes > 0) see_nccl_bytes(used_bytes, use);
+}
+
+void see_nccl_bytes(int64_t bytes, NcclUse* use) {
+  use->used_bytes = std::max(use->used_bytes.value_or(0), bytes);
 }
 
 Status check_nccl_use(const NcclUse& use) {
@@ -133,8 +138,11 @@ Status check_nccl_use(const NcclUse& use) {
     return Status::error(
         Code::kFailedPrecondition,
         cat("NCCL connects by ", shown(use.transports), ", not by ", wanted, " alone as ", use.rung,
-            " says; it took ", bytes_text(use.used_bytes), " of /dev/shm where ",
-            bytes_text(use.predicted_bytes), " were planned"));
+            " says; ",
+            use.used_bytes ? cat("it took ", bytes_text(*use.used_bytes), " of /dev/shm where ")
+                           : "",
+            bytes_text(use.predicted_bytes), use.used_bytes ? "" : " of /dev/shm",
+            " were planned"));
   }
   return {};
 }
@@ -153,7 +161,7 @@ Json to_json(const NcclUse& use) {
           {"logged", use.logged},
           {"transports", use.transports},
           {"channels", number_or_null(use.channels)},
-          {"used_bytes", use.tried ? Json(use.used_bytes) : Json()},
+          {"used_bytes", use.used_bytes ? Json(*use.used_bytes) : Json()},
           {"cumem_fallback", use.cumem_fallback},
           {"last_error", text_or_null(use.last_error)}};
 }
@@ -163,8 +171,9 @@ std::string to_text(const NcclUse& use) {
       cat("  NCCL ", use.version, use.library.empty() ? "" : " of ", use.library, " on ", use.rung,
           ": ", words(use.bound), bytes_text(use.predicted_bytes), " of /dev/shm predicted");
   if (use.predicted_channels > 0) text += cat(" with ", counted(use.predicted_channels, "channel"));
+  if (use.used_bytes) text += cat(", ", bytes_text(*use.used_bytes), " used");
   if (use.tried && use.logged) {
-    text += cat(", ", bytes_text(use.used_bytes), " used, ", counted(use.channels, "channel"));
+    text += cat(", ", counted(use.channels, "channel"));
     if (!use.transports.empty()) text += cat(" via ", shown(use.transports));
   }
   const bool of_user =

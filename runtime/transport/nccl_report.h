@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +34,8 @@ struct NcclUse {
   std::map<std::string, int> transports;  ///< connections of all ranks by kind: {"SHM/direct": 4}
   int channels = 0;
   /// Bytes of /dev/shm that its ranks hold, in whole pages. Before they run: what their logs say.
-  int64_t used_bytes = 0;
+  /// nullopt: nobody has seen it, because the ranks have not run and no log of ours names bytes.
+  std::optional<int64_t> used_bytes;
   bool cumem_fallback = false;  ///< cuMem host memory was asked for and did not work
   std::string last_error;       ///< the last warning of the first rank that has one: "[rank 1] ..."
 };
@@ -41,8 +43,11 @@ struct NcclUse {
 /// rung must be one of NCCL's.
 NcclUse plan_nccl_use(const std::string& rung, const RungContext& context);
 
-/// logs: one per rank, with what has been written so far. use->used_bytes becomes no less.
+/// logs: one per rank, with what has been written so far.
 void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use);
+
+/// Somebody has seen that the ranks hold this much. use->used_bytes becomes no less.
+void see_nccl_bytes(int64_t bytes, NcclUse* use);
 
 /// FAILED_PRECONDITION: NCCL does not connect as the rung says ("P2P" for nccl-p2p), so that its
 /// need was not the one that was checked. ok if nothing was logged.

@@ -31,7 +31,7 @@ void write_nccl(const NcclUse& use, v1::NcclUse* out) {
   out->set_version(to_valid_utf8(use.version));
   out->set_library(to_valid_utf8(use.library));
   out->set_predicted_bytes(use.predicted_bytes);
-  out->set_used_bytes(use.used_bytes);
+  out->set_used_bytes(use.used_bytes.value_or(0));
   out->set_tried(use.tried);
   out->set_logged(use.logged);
   for (const auto& [kind, count] : use.transports)

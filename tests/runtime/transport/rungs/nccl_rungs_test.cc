@@ -280,6 +280,18 @@ TEST(NcclRungs, TheReportSaysWhoWon) {
             (SettingOutcome{"NCCL_NVLS_ENABLE", "0", "0", kSettingIsSet, ""}));
   EXPECT_FALSE(use.logged);
   EXPECT_TRUE(check_nccl_use(use).ok());
+  // The start fails, and its log is the user's.
+  add_nccl_logs({}, &use);
+  EXPECT_TRUE(use.tried);
+  EXPECT_TRUE(to_json(use)["used_bytes"].is_null());
+  EXPECT_EQ(to_text(use).find(" used"), std::string::npos) << to_text(use);
+  see_nccl_bytes(0, &use);
+  EXPECT_EQ(to_json(use)["used_bytes"], 0);
+  EXPECT_NE(to_text(use).find(", 0 B used; its log is the user's\n"), std::string::npos)
+      << to_text(use);
+  see_nccl_bytes(4096, &use);
+  see_nccl_bytes(0, &use);
+  EXPECT_EQ(use.used_bytes, 4096);
 
   context.user = {};
   use = plan_nccl_use("nccl-p2p", context);
