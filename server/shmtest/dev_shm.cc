@@ -174,9 +174,10 @@ Status DevShmWatch::fill() {
   return {};
 }
 
-void DevShmWatch::sample() {
+void DevShmWatch::sample(bool at_work) {
   const uint64_t used = used_bytes();
-  peak_bytes_ = std::max(peak_bytes_, used > bytes_before_ ? used - bytes_before_ : 0);
+  const uint64_t more = used > bytes_before_ ? used - bytes_before_ : 0;
+  if (at_work || more > 0) peak_bytes_ = std::max(peak_bytes_.value_or(0), more);
 }
 
 std::vector<LeftFile> DevShmWatch::left() const {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -27,9 +28,10 @@ class DevShmWatch {
   /// Takes every block that is free now, in a file without a name. A later call takes what has
   /// become free since.
   Status fill();
-  /// Records how much is in use now.
-  void sample();
-  uint64_t peak_bytes() const { return peak_bytes_; }
+  /// Records how much is in use now. Nothing in use says something only if the command is at work.
+  void sample(bool at_work);
+  /// The most that was in use; nullopt: no look has said anything.
+  std::optional<uint64_t> peak_bytes() const { return peak_bytes_; }
   /// Names that were not there at the start, with the bytes allocated to them.
   std::vector<LeftFile> left() const;
 
@@ -41,7 +43,7 @@ class DevShmWatch {
   bool counts_files_ = false;  // /dev/shm is not a file system of its own, so add up its files
   std::set<std::string> names_before_;
   uint64_t bytes_before_ = 0;
-  uint64_t peak_bytes_ = 0;
+  std::optional<uint64_t> peak_bytes_;
 };
 
 }  // namespace shoal::shmtest

@@ -98,7 +98,7 @@ class Watch {
     seconds_ = seconds_since(start_);
     const Deadline grace = Deadline::after_ms(kGraceMs);
     while (status_ && !grace.passed() && !others(args_).empty()) turn();
-    shm_.sample();
+    shm_.sample(/*at_work=*/!status_);
     if (fill_at_s_ != 0) {
       never_came_ = cat("the command ended after ", with_decimals(seconds_, 2),
                         " s, before /dev/shm was filled");
@@ -108,7 +108,7 @@ class Watch {
   void report() const {
     const int fd = args_.report;
     send_record(fd, "milliseconds", cat(static_cast<int64_t>(seconds_ * 1e3)));
-    send_record(fd, "peak", cat(shm_.peak_bytes()));
+    if (const std::optional<uint64_t> peak = shm_.peak_bytes()) send_record(fd, "peak", cat(*peak));
     tracer_.report(fd);
     for (const Process& process : others(args_))
       send_record(fd, "orphan", cat(process.pid, " ", process.name));
@@ -140,7 +140,8 @@ class Watch {
     tracer_.look(waits[1].revents);
     reap();
     if (const auto now = Clock::now(); now >= sample_at_) {
-      shm_.sample();
+      // The first look, at the start, mostly comes before the command has done anything.
+      shm_.sample(!status_ && now >= start_ + kSampleInterval);
       sample_at_ = now + kSampleInterval;
     }
     if (fill_at_s_ == 0 || seconds_since(start_) < fill_at_s_) return;

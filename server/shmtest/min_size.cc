@@ -55,7 +55,7 @@ class Search {
       return;
     }
     result_.search.passes = size;
-    peak_ = outcome.peak_bytes;
+    peak_ = outcome.peak_bytes.value_or(0);
   }
 
   const RunOptions& options_;

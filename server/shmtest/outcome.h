@@ -45,7 +45,9 @@ struct Outcome {
   int exit_code = 0;
   int signal = 0;
   double seconds = 0;
-  uint64_t peak_bytes = 0;           ///< the most that was in /dev/shm beyond what was there before
+  /// The most that was seen in /dev/shm beyond what was there before. nullopt: nobody looked while
+  /// the command ran, and nothing of it was there at its end.
+  std::optional<uint64_t> peak_bytes;
   uint64_t oom_kills = 0;            ///< in the condition's memory cgroup
   std::vector<LeftFile> left;        ///< files in /dev/shm after the command had ended
   std::vector<std::string> orphans;  ///< "PID name" of processes that outlived the command; after a

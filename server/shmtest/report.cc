@@ -42,6 +42,17 @@ const char* end_name(End end) {
   return "broken";
 }
 
+/// Whether the command was there, so that something could be seen of it.
+bool ran(const Outcome& outcome) {
+  return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
+}
+
+/// The most that was seen in /dev/shm.
+std::string peak_text(const Outcome& outcome) {
+  if (outcome.skipped() || !ran(outcome)) return "-";
+  return outcome.peak_bytes ? human_bytes(*outcome.peak_bytes) : "no look";
+}
+
 std::string end_text(const Outcome& outcome) {
   if (outcome.end == End::kExited) return cat(outcome.exit_code);
   if (outcome.end == End::kSignalled) return signal_name(outcome.signal);
@@ -96,7 +107,7 @@ Json json_of(const Outcome& outcome) {
   for (const LeftFile& file : outcome.left)
     left.push_back({{"name", file.name}, {"bytes", file.bytes}});
   const bool exited = outcome.end == End::kExited, signalled = outcome.end == End::kSignalled;
-  const bool ran = exited || signalled || outcome.end == End::kHung;
+  const bool seen = ran(outcome) && outcome.peak_bytes;
   return {{"condition", outcome.condition},
           {"result", outcome.skipped()  ? "skipped"
                      : outcome.passed() ? "passed"
@@ -109,7 +120,7 @@ Json json_of(const Outcome& outcome) {
           {"trace", trace_name(outcome.trace)},
           {"trace_note", text_or_null(outcome.trace_note)},
           {"seconds", outcome.seconds},
-          {"shm_peak_bytes", ran ? Json(outcome.peak_bytes) : Json()},
+          {"shm_peak_bytes", seen ? Json(*outcome.peak_bytes) : Json()},
           {"left", left},
           {"orphans", outcome.orphans},
           {"oom_kills", outcome.oom_kills},
@@ -174,8 +185,7 @@ std::string table_heading(size_t width) {
 std::string table_row(const Outcome& outcome, size_t width, const std::string& reason) {
   return cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
              padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-             padded(outcome.skipped() ? "-" : human_bytes(outcome.peak_bytes), 12),
-             reason.empty() ? "-" : reason, "\n");
+             padded(peak_text(outcome), 12), reason.empty() ? "-" : reason, "\n");
 }
 
 /// In which conditions a SIGBUS may have been missed, and why.
@@ -216,13 +226,13 @@ std::string junit_property(std::string_view name, const std::string& value) {
 
 std::string junit_case(const Outcome& outcome, const std::string& class_name) {
   const std::optional<bool> sigbus = outcome.sigbus();
-  std::string text =
-      cat("<testcase classname=\"", class_name, "\" name=\"", xml_escape(outcome.condition),
-          "\" time=\"", with_decimals(outcome.seconds, 2), "\"><properties>",
-          junit_property("shm_peak_bytes", cat(outcome.peak_bytes)),
-          junit_property("sigbus", !sigbus   ? "unknown"
-                                   : *sigbus ? "true"
-                                             : "false"));
+  std::string text = cat(
+      "<testcase classname=\"", class_name, "\" name=\"", xml_escape(outcome.condition),
+      "\" time=\"", with_decimals(outcome.seconds, 2), "\"><properties>",
+      junit_property("shm_peak_bytes", outcome.peak_bytes ? cat(*outcome.peak_bytes) : "unknown"),
+      junit_property("sigbus", !sigbus   ? "unknown"
+                               : *sigbus ? "true"
+                                         : "false"));
   if (!outcome.trace_note.empty()) text += junit_property("trace_note", outcome.trace_note);
   text += "</properties>";
   if (outcome.skipped()) {

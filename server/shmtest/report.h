@@ -32,7 +32,7 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
                         const std::string& version);
 
 /// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
-/// its property shm_peak_bytes the peak, its system-out the end of the output.
+/// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output.
 std::string junit_report(const RunResult& run, const std::vector<std::string>& command);
 
 /// Escapes text for XML content and attributes. Characters that XML 1.0 cannot represent (control

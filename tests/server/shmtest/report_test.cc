@@ -170,6 +170,22 @@ TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
             "The smallest /dev/shm in which it passes: 64m (64.0 MiB); it fails in 4k.\n");
 }
 
+TEST(ShmtestReportTest, ALookThatNobodyTookIsNoFigure) {
+  Outcome brief = exited(0), looked = exited(0), absent = exited(0);
+  looked.peak_bytes = 0;
+  absent.end = End::kNotStarted;
+  const auto row = [](const Outcome& outcome) {
+    const std::string text = search_row(outcome, false);
+    return text.substr(text.find("0.00") + 9);
+  };
+  EXPECT_TRUE(row(brief).starts_with("0        no look     -")) << row(brief);
+  EXPECT_TRUE(row(looked).starts_with("0        0 B         -")) << row(looked);
+  EXPECT_TRUE(row(absent).starts_with("-        -           could not")) << row(absent);
+  const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"});
+  EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"unknown\""), std::string::npos) << xml;
+  EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"0\""), std::string::npos) << xml;
+}
+
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
   Outcome outcome;
   using namespace std::string_view_literals;
@@ -180,7 +196,9 @@ TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
   EXPECT_DOUBLE_EQ(outcome.seconds, 1.5);
   ASSERT_EQ(outcome.left.size(), 1U);
   EXPECT_EQ(outcome.left[0].name, "a b");
-  EXPECT_EQ(outcome.peak_bytes, 0U);  // it is cut off, so it is ignored
+  EXPECT_EQ(outcome.peak_bytes, std::nullopt);  // it is cut off, so it is ignored
+  apply_records("peak 0\0"sv, outcome);
+  EXPECT_EQ(outcome.peak_bytes, 0U);
   Outcome broken;
   apply_records("nonsense\0 \0left\0"sv, broken);
   EXPECT_EQ(broken.end, End::kBroken);
@@ -194,7 +212,9 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
   skipped.detail = "no <cgroup>";
   Outcome bad = exited(1);
   bad.output_tail = "\xff";
-  const std::vector<Outcome> outcomes = {exited(0), bad, skipped};
+  Outcome fine = exited(0);
+  fine.peak_bytes = 0;
+  const std::vector<Outcome> outcomes = {fine, bad, skipped};
   const RunResult run = {.outcomes = outcomes};
   const Json json = parse_json(json_report(run, {"sh", "-c", "\xfe"}, "0.1.0"), "report").value();
   EXPECT_EQ(json["passed"], 1);
@@ -204,8 +224,9 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
   const Json &good = json["conditions"][0], &not_run = json["conditions"][2];
   EXPECT_EQ(good.at("shm_peak_bytes"), 0);
   for (const Json& nothing :
-       {good.at("reason"), good.at("output_tail"), not_run.at("output_tail"),
-        not_run.at("shm_peak_bytes"), json.at("min_size_bytes"), json.at("largest_failing_bytes")})
+       {good.at("reason"), good.at("output_tail"), json["conditions"][1].at("shm_peak_bytes"),
+        not_run.at("output_tail"), not_run.at("shm_peak_bytes"), json.at("min_size_bytes"),
+        json.at("largest_failing_bytes")})
     EXPECT_TRUE(nothing.is_null()) << nothing;
   const std::string xml = junit_report(run, {"/bin/a&b"});
   EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos)
