@@ -207,11 +207,11 @@ std::string search_text(const RunResult& run) {
   if (run.control_failed) return "The control (host) failed, so no size was tried.\n";
   if (passes == 0 && fails == 0) return "";  // it was stopped
   if (passes == 0) return cat("It passes in no size up to ", size_name(fails), ".\n");
-  return cat(
-      "The smallest /dev/shm in which it passes: ", size_name(passes), " (", human_bytes(passes),
-      ")",
-      fails == 0 ? std::string(", the smallest of all") : cat("; it fails in ", size_name(fails)),
-      ".\n");
+  const std::string size = cat(size_name(passes), " (", human_bytes(passes), ")");
+  if (fails == 0)
+    return cat("The smallest /dev/shm that passed here: ", size, "; no size failed.\n");
+  return cat("The smallest /dev/shm that passed here: ", size, "; it failed in ", size_name(fails),
+             ". A need that varies gives another figure.\n");
 }
 
 std::string control_text(const std::vector<Outcome>& outcomes, size_t conditions) {

@@ -41,8 +41,8 @@ class Search(harness.TestCase):
         self.assertIsNone(found["min_size_bytes"])
         self.assertGreater(found["largest_failing_bytes"], 64 << 20)
         text = shmtest("--min-size", "--", "true").stdout.decode()
-        self.assertIn("The smallest /dev/shm in which it passes: "
-                      f"{PAGE // 1024}k ({PAGE // 1024}.0 KiB)", text)
+        self.assertIn("The smallest /dev/shm that passed here: "
+                      f"{PAGE // 1024}k ({PAGE // 1024}.0 KiB); no size failed.\n", text)
 
     def on_a_terminal(self, *args) -> str:
         """What somebody sees who runs it at a terminal."""
@@ -71,7 +71,8 @@ class Search(harness.TestCase):
             self.assertRegex(text, r"\n--- \d+[km]: exit code 1\n")
             # Every size that is too small fails alike, so one of them says how.
             self.assertEqual(text.count("No space left on device"), 1, text)
-            self.assertRegex(text, r"\nThe smallest /dev/shm in which it passes: .*\n\Z")
+            self.assertRegex(text, r"\nThe smallest /dev/shm that passed here: .*; it failed in .* A need "
+                                   r"that varies gives another figure\.\n\Z")
 
 
 if __name__ == "__main__":
