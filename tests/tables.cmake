@@ -22,7 +22,7 @@ set(SHOAL_CLOCK_TESTS
     "server/host/model_watch_test"
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
-    "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|walks)"
+    "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|silent_files|walks)"
     "e2e/(around/Nginx|device_model/(faults/.*|names|planted|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest(_search|_stuck|_trace)?|tls/Wire)")
@@ -49,7 +49,7 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     e2e/recovery/streams/shm=40
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/matrix/2=27
     e2e/http/ends=24 e2e/recovery/phases/shm=23 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
-    e2e/device_model/places=20 e2e/model_files=20
+    e2e/device_model/places=20 e2e/model_files=20 e2e/silent_files=20
     e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
     runtime/supervisor/supervisor_hang_test=10
     e2e/shmtest=14 e2e/shmtest_search=10 e2e/command_line=13 e2e/scheduling=12

@@ -48,8 +48,8 @@ enum class Fault : int32_t {
              ///< throttled): a retry may work, and no request can be the cause
   kOutOfMemory,   ///< the kernel's out-of-memory killer has ended a rank, or may have: a retry may
                   ///< work
-  kModelChanged,  ///< the model's files are not those any more that were loaded: only a new start
-                  ///< of the program helps
+  kModelChanged,  ///< the model's files are not those any more that were loaded, or do not answer:
+                  ///< only a new start of the program helps
   kGivenUp,       ///< the caller asked to stop
   kPolicy,        ///< there is nothing left to try, or the rest is forbidden
 };

@@ -129,7 +129,7 @@ std::optional<Failure> Supervisor::try_start(const StartControl& control) {
 std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const StartControl& control,
                                                 const Pause& pause) {
   // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
-  const Status may = options_.hooks.may_restart ? options_.hooks.may_restart() : Status();
+  const Status may = options_.hooks.may_restart ? options_.hooks.may_restart(control) : Status();
   if (!may.ok()) return Failure{may, failure.phase, kFrontRank, may.fault()};
   if (control.deadline.passed()) {
     const std::string ended =
@@ -192,9 +192,10 @@ std::optional<Failure> Supervisor::wait_out(const Failure& shortage, const Start
 }
 
 /// Ends the group if its ranks would not continue what the lost ones did.
-std::optional<Failure> Supervisor::refuse_other_work() {
-  const Status may =
-      options_.hooks.may_continue ? options_.hooks.may_continue(group_->ready()) : Status();
+std::optional<Failure> Supervisor::refuse_other_work(const StartControl& control) {
+  const Status may = options_.hooks.may_continue
+                         ? options_.hooks.may_continue(group_->ready(), control)
+                         : Status();
   if (may.ok()) return std::nullopt;
   group_.reset();
   return Failure{may, Phase::kLoad, kFrontRank, may.fault()};
@@ -215,7 +216,7 @@ std::optional<Failure> Supervisor::recover(const Failure& first, const StartCont
     }
     std::optional<Failure> again = try_start(control);
     if (!again) {
-      if (std::optional<Failure> other = refuse_other_work()) return other;
+      if (std::optional<Failure> other = refuse_other_work(control)) return other;
       if (options_.hooks.on_restarted)
         options_.hooks.on_restarted(ladder_.rung(), seconds_since(lost_at));
       return std::nullopt;

@@ -14,6 +14,7 @@
 #include "runtime/supervisor/ladder.h"
 #include "runtime/supervisor/living_thread.h"
 #include "runtime/supervisor/restart_policy.h"
+#include "runtime/supervisor/worker_group.h"
 
 namespace shoal {
 
@@ -34,11 +35,13 @@ struct SupervisorHooks {
   /// A start, the first one or a later one, has come to its end, whether it succeeded or not.
   std::function<void()> on_start_over;
   /// Asked before lost ranks are started again. An error means that a new start would not continue
-  /// what the lost ranks did; it ends the supervision, as a failure of its own fault.
-  std::function<Status()> may_restart;
+  /// what the lost ranks did; it ends the supervision, as a failure of its own fault. If it has to
+  /// wait for the answer, then as the start does: until its deadline, or until it is given up.
+  std::function<Status(const StartControl& start)> may_restart;
   /// Asked before the first step of ranks that were started again, with what each rank's work
-  /// reports about itself, by rank. An error means the same.
-  std::function<Status(const std::vector<std::string>& ready)> may_continue;
+  /// reports about itself, by rank. An error means the same, and a wait has the same end.
+  std::function<Status(const std::vector<std::string>& ready, const StartControl& start)>
+      may_continue;
   /// The ranks were lost and are started again.
   std::function<void(const Failure& why, const RestartCount& count)> on_restart;
   std::function<void(const std::string& rung, double seconds)> on_restarted;
@@ -142,7 +145,7 @@ class Supervisor {
                                       const Pause& pause);
   std::optional<Failure> refuse_restart(const Failure& failure, const StartControl& control,
                                         const Pause& pause);
-  std::optional<Failure> refuse_other_work();
+  std::optional<Failure> refuse_other_work(const StartControl& control);
   std::optional<Failure> recover(const Failure& first, const StartControl& control);
   std::optional<Failure> wait_out(const Failure& shortage, const StartControl& control,
                                   Pause* pause);

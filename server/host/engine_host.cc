@@ -1,12 +1,12 @@
 #include "server/host/engine_host.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <unistd.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
 #include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
@@ -115,15 +115,11 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
                     "): ", explained(why.why, 900)));
   };
   hooks.on_restarted = [](const std::string& rung, double seconds) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.2f", seconds);
-    log_info(cat("the ranks run again over ", rung, " after ", text, " s"));
+    log_info(cat("the ranks run again over ", rung, " after ", with_decimals(seconds, 2), " s"));
   };
   hooks.on_shortage = [](const Failure& why, double seconds) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f", seconds);
     log_warning(cat("something is short, so the ranks cannot be started yet (",
-                    phase_name(why.phase), "); next try in ", text,
+                    phase_name(why.phase), "); next try in ", with_decimals(seconds, 1),
                     " s: ", explained(why.why, 600)));
   };
   return hooks;
@@ -140,19 +136,22 @@ Result<std::vector<ModelReady>> decode_all(const std::vector<std::string>& ready
 
 /// The ranks have loaded from the files: they must have taken the same, and have loaded what the
 /// first ranks did, and what stays mapped must be the same too.
-Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks) {
+Status check_loaded(ModelWatch& model, const std::vector<ModelReady>& ranks, Deadline deadline,
+                    const std::function<bool()>& given_up = {}) {
   SHOAL_RETURN_IF_ERROR(check_alike(ranks));
   std::vector<uint64_t> sums;
   for (const ModelReady& rank : ranks) sums.push_back(rank.weight_sum);
-  return model.loaded(sums);
+  return model.loaded(sums, deadline, given_up);
 }
 
 /// Restarted ranks read the model's files again.
 void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
-  hooks->may_restart = [&model] { return model.look(); };
-  hooks->may_continue = [&model](const std::vector<std::string>& ready) {
-    const Result<std::vector<ModelReady>> ranks = decode_all(ready);
-    return ranks.ok() ? check_loaded(model, *ranks) : ranks.status();
+  hooks->may_restart = [&model](const StartControl& start) {
+    return model.look(start.deadline, start.given_up);
+  };
+  hooks->may_continue = [&model](const std::vector<std::string>& ready, const StartControl& start) {
+    SHOAL_ASSIGN_OR_RETURN(const std::vector<ModelReady> ranks, decode_all(ready));
+    return check_loaded(model, ranks, start.deadline, start.given_up);
   };
 }
 
@@ -257,14 +256,16 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   *told = [](int) {};  // no rank loads now, and one that does later belongs to a restart
   if (!supervisor.ok()) {
     // If somebody wrote to the model meanwhile, that may be why.
-    const Status same = (*model)->look();
+    (void)(*model)->look(Deadline::after_ms(0));
+    const Status same = (*model)->changed();
     return same.ok() ? supervisor.failure() : Failure{same, Phase::kLoad, kFrontRank, same.fault()};
   }
   std::unique_ptr<EngineHost> host(
       new EngineHost(std::move(model).value(), std::move(supervisor).value()));
   for (const GpuName& gpu : gpus)
     host->gpus_ += cat(host->gpus_.empty() ? "" : ",", gpu.number, ":", gpu.uuid, ":", gpu.name);
-  if (const Status read = host->read_ready(plan); !read.ok())
+  const auto deadline = Deadline::after_s(flags.transport.startup_timeout_s);
+  if (const Status read = host->read_ready(plan, deadline); !read.ok())
     return Failure{read, Phase::kLoad, kFrontRank, read.fault()};
   log_transport(host->report());
   return host;
@@ -288,11 +289,11 @@ std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const Engine
   return std::nullopt;
 }
 
-Status EngineHost::read_ready(EnginePlan& plan) {
+Status EngineHost::read_ready(EnginePlan& plan, Deadline deadline) {
   int32_t blocks = plan.model.limits.kv_blocks;
   int64_t least_bytes = INT64_MAX;
   SHOAL_ASSIGN_OR_RETURN(const std::vector<ModelReady> ranks, decode_all(supervisor_->ready()));
-  SHOAL_RETURN_IF_ERROR(check_loaded(*model_, ranks));
+  SHOAL_RETURN_IF_ERROR(check_loaded(*model_, ranks, deadline));
   std::vector<KvRoom> rooms;
   for (const ModelReady& rank : ranks) {
     if (rank.room) rooms.push_back(*rank.room);
@@ -327,7 +328,7 @@ RanksState EngineHost::ranks_state() const {
 
 Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
   Attempt<GroupStep> step = supervisor_->step(plan.step, encode(plan));
-  if (!step.ok()) (void)model_->look();  // a changed model may be why the ranks cannot load it
+  if (!step.ok()) (void)look_at_model();  // if it has changed, that may be why it cannot be loaded
   // Asked after the step, so that nothing is delivered that was computed from other weights.
   SHOAL_RETURN_IF_ERROR(model_->changed());
   if (step.ok() && step->result) {
@@ -340,7 +341,7 @@ Result<StepOutcome> EngineHost::step(const StepPlan& plan) {
 
 Status EngineHost::watch() {
   const std::optional<Failure> failure = supervisor_->watch();
-  if (failure) (void)model_->look();
+  if (failure) (void)look_at_model();
   SHOAL_RETURN_IF_ERROR(model_->changed());
   return failure ? lost_for_good(*failure) : Status();
 }

@@ -52,8 +52,8 @@ class EngineHost {
   double restarting_s() const { return supervisor_->restarting_s(); }
   Status why_restarting() const { return supervisor_->why_restarting(); }
 
-  /// Looks at the files of the model now: ModelWatch::look().
-  Status look_at_model() { return model_->look(); }
+  /// Looks at the files of the model for a short time: ModelWatch::look().
+  Status look_at_model() { return model_->look(Deadline::after_ms(0)); }
 
   /// How a command ends that ran on these ranks, with the status that it has come to. A rank that
   /// could not be started again for a reason of its own, such as a model that is damaged by now,
@@ -80,7 +80,7 @@ class EngineHost {
  private:
   EngineHost(std::unique_ptr<ModelWatch> model, std::unique_ptr<Supervisor> supervisor)
       : model_(std::move(model)), supervisor_(std::move(supervisor)) {}
-  Status read_ready(EnginePlan& plan);
+  Status read_ready(EnginePlan& plan, Deadline deadline);
 
   const std::unique_ptr<ModelWatch> model_;  // outlives the ranks, which load from its files
   const std::unique_ptr<Supervisor> supervisor_;

@@ -1,13 +1,12 @@
 #pragma once
-#include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "models/held_file.h"
+#include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
 
 namespace shoal {
@@ -29,7 +28,10 @@ struct WatchedFile {
 /// have loaded other weights. Such an error has Fault::kModelChanged. A write that leaves the parts
 /// that are compared as they were is the same until the first ranks have loaded, because nothing
 /// else tells then whether they have loaded one version of the file. Afterwards it is only logged.
-/// All functions may be called from any thread.
+///
+/// Once it has started, only that thread reads the files, because a read of a file whose file
+/// system is gone does not end. If it hangs there, it is left behind with all that it uses. All
+/// functions may be called from any thread.
 class ModelWatch {
  public:
   /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
@@ -39,36 +41,26 @@ class ModelWatch {
   /// Looks now, and compares parts of the mapped files whatever their times say. DATA_LOSS, with
   /// the file: it was changed in place. From then on every call of this and of changed() returns
   /// the same.
-  Status look();
+  ///
+  /// ABORTED, with the file (Fault::kModelChanged): it does not answer by the deadline. However
+  /// near that is, the look has two seconds, because what it finds may be why there was no time.
+  /// CANCELLED (Fault::kGivenUp): given_up, which is asked several times a second and must not
+  /// block, has returned true. After either, nobody else waits for the same look.
+  Status look(Deadline deadline, const std::function<bool()>& given_up = {});
 
   /// Ranks have loaded weights with these checksums, by rank. Looks, too. The first call keeps the
-  /// sums. DATA_LOSS, as look(): a file was changed, or these are not those of the first call.
-  Status loaded(const std::vector<uint64_t>& sums);
+  /// sums. The errors are those of look(), and DATA_LOSS: these are not the sums of the first call.
+  Status loaded(const std::vector<uint64_t>& sums, Deadline deadline,
+                const std::function<bool()>& given_up = {});
 
   /// What the latest look has found. Never waits for a file.
   Status changed() const;
 
  private:
+  class Looks;
   explicit ModelWatch(std::vector<WatchedFile> files);
-  void run();
-  void look_at_files(bool asked);
 
-  struct Entry {
-    WatchedFile watched;
-    bool reported = false;  ///< as replaced
-  };
-  void look_at(Entry& entry, bool always);
-  bool loaded_once() const;
-  void note_change(const std::string& what);
-
-  std::mutex look_mutex_;  // held while files are read; guards entries_ and replaced_
-  std::vector<Entry> entries_;
-  std::vector<std::string> replaced_;  // not named in a warning yet
-  mutable std::mutex mutex_;           // guards the rest; may be locked after look_mutex_
-  std::condition_variable wake_;
-  Status changed_;
-  std::vector<uint64_t> sums_;  // of what the first ranks loaded; empty until they have
-  bool stop_ = false;
+  std::unique_ptr<Looks> looks_;  // what the thread works with
   std::thread thread_;
 };
 

@@ -1,24 +1,28 @@
 """Starts the program where the kernel refuses it something: for preexec_fn of subprocess.Popen.
 
-Everything is real: a seccomp filter answers system calls with an errno, a limit is a limit, and
-another user is another user.
+Everything is real: a seccomp filter answers system calls with an errno or holds them, a limit is a
+limit, and another user is another user.
 """
 import ctypes
+import fcntl
 import os
 import platform
 import resource
+import select
+import socket
 import struct
+import threading
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 # Each kind of processor numbers its system calls otherwise.
 CALLS = {
-    "x86_64": {"madvise": 28, "socketpair": 53, "statfs": 137, "unshare": 272, "fallocate": 285,
-               "accept4": 288, "signalfd4": 289, "eventfd2": 290, "memfd_create": 319,
-               "pidfd_open": 434, "clone3": 435},
-    "aarch64": {"eventfd2": 19, "statfs": 43, "fallocate": 47, "signalfd4": 74, "unshare": 97,
-                "socketpair": 199, "madvise": 233, "accept4": 242, "memfd_create": 279,
-                "pidfd_open": 434, "clone3": 435},
+    "x86_64": {"pread64": 17, "madvise": 28, "socketpair": 53, "statfs": 137, "unshare": 272, "fallocate": 285,
+               "accept4": 288, "signalfd4": 289, "eventfd2": 290, "seccomp": 317,
+               "memfd_create": 319, "pidfd_open": 434, "clone3": 435},
+    "aarch64": {"eventfd2": 19, "statfs": 43, "fallocate": 47, "pread64": 67, "signalfd4": 74,
+                "unshare": 97, "socketpair": 199, "madvise": 233, "accept4": 242, "seccomp": 277,
+                "memfd_create": 279, "pidfd_open": 434, "clone3": 435},
 }
 OURS = CALLS[platform.machine()]
 MADVISE, SOCKETPAIR, STATFS = OURS["madvise"], OURS["socketpair"], OURS["statfs"]
@@ -50,6 +54,16 @@ def kill(call: int):
 
 
 def filtered(call: int, verdict: int, third: int | None = None):
+    program = program_of(call, verdict, third)
+
+    def install():
+        if LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or \
+                LIBC.prctl(PR_SET_SECCOMP, FILTER, ctypes.byref(program)):
+            raise OSError(ctypes.get_errno(), "no seccomp filter")
+    return install
+
+
+def program_of(call: int, verdict: int, third: int | None = None) -> Program:
     load, equal, answer = 0x20, 0x15, 0x06
     allow, refuse = statement(answer, 0x7FFF0000), statement(answer, verdict)
     if third is None:
@@ -57,14 +71,47 @@ def filtered(call: int, verdict: int, third: int | None = None):
     else:
         code = [statement(load, 0), statement(equal, call, 0, 3),
                 statement(load, 16 + 2 * 8), statement(equal, third, 0, 1), refuse, allow]
-    text = b"".join(code)
+    return Program(len(code), b"".join(code))
 
-    def install():
-        program = Program(len(code), text)
-        if LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or \
-                LIBC.prctl(PR_SET_SECCOMP, FILTER, ctypes.byref(program)):
+
+class HeldReads(threading.Thread):
+    """Reads at a place (pread) of this many bytes, by all that comes after install(). From hold() on,
+    the kernel holds them, as it does if a file's server is gone. Start it when the program runs."""
+    NEW_LISTENER, ASK, LET_GO, RECEIVE, ANSWER = 8, 0x7FC00000, 1, 0xC0502100, 0xC0182101
+
+    def __init__(self, size: int):
+        super().__init__(daemon=True)
+        self.program = program_of(OURS["pread64"], self.ASK, third=size)
+        self.near, self.far = socket.socketpair()
+        self.holds, self.held = threading.Event(), threading.Event()
+
+    def install(self):
+        LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        listener = LIBC.syscall(OURS["seccomp"], 1, self.NEW_LISTENER, ctypes.byref(self.program))
+        if listener < 0:
             raise OSError(ctypes.get_errno(), "no seccomp filter")
-    return install
+        socket.send_fds(self.far, [b"."], [listener])
+
+    def hold(self):
+        self.holds.set()
+
+    def run(self):
+        with self.near, self.far:
+            [listener] = socket.recv_fds(self.near, 1, 1)[1]
+        poll = select.poll()
+        poll.register(listener, select.POLLIN)
+        while any(events & select.POLLIN for _, events in poll.poll()):
+            call = bytearray(80)
+            try:
+                fcntl.ioctl(listener, self.RECEIVE, call)
+                if self.holds.is_set():
+                    self.held.set()
+                else:
+                    answer = call[:8] + struct.pack("qiI", 0, 0, self.LET_GO)
+                    fcntl.ioctl(listener, self.ANSWER, answer)
+            except FileNotFoundError:  # whoever has called is gone
+                pass
+        os.close(listener)
 
 
 def limit(kind: int, most: int, uid: int | None = None):

@@ -170,7 +170,9 @@ TEST(Supervisor, WhoeverKnowsTheWorkMayForbidARestart) {
     Told told;
     SupervisorOptions options = options_for(max_restarts);
     options.hooks = hooks_into(&told);
-    options.hooks.may_restart = [] { return Status::error(Code::kDataLoss, "the input is gone"); };
+    options.hooks.may_restart = [](const StartControl&) {
+      return Status::error(Code::kDataLoss, "the input is gone");
+    };
     const auto supervisor = started(std::move(options));
     ASSERT_TRUE(supervisor);
     const Attempt<GroupStep> lost = supervisor->step(1, "die");
@@ -182,11 +184,33 @@ TEST(Supervisor, WhoeverKnowsTheWorkMayForbidARestart) {
   }
 }
 
+TEST(Supervisor, WhoeverIsAskedHasTheTimeOfAStartAndLearnsThatTheRanksAreGivenUp) {
+  SupervisorOptions options = options_for(2);
+  std::atomic<bool> asked = false;
+  options.hooks.may_restart = [&asked](const StartControl& start) {
+    EXPECT_LE(start.deadline.seconds_left(), kGuardSeconds);
+    EXPECT_FALSE(start.given_up());
+    asked = true;
+    EXPECT_TRUE(eventually(start.given_up));
+    return Status::error(Code::kCancelled, "nobody waits").blamed_on(Fault::kGivenUp);
+  };
+  const auto supervisor = started(std::move(options));
+  ASSERT_TRUE(supervisor);
+  std::thread stops([&] {
+    EXPECT_TRUE(eventually([&] { return asked.load(); }));
+    supervisor->give_up();
+  });
+  const Attempt<GroupStep> lost = supervisor->step(1, "die");
+  stops.join();
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.failure().fault, Fault::kGivenUp) << lost.status().to_string();
+}
+
 TEST(Supervisor, RanksThatLoadedSomethingElseRunNoStep) {
   Told told;
   SupervisorOptions options = options_for(5);
   options.hooks = hooks_into(&told);
-  options.hooks.may_continue = [](const std::vector<std::string>& ready) {
+  options.hooks.may_continue = [](const std::vector<std::string>& ready, const StartControl&) {
     EXPECT_EQ(ready, (std::vector<std::string>{"rank 0", "rank 1"}));
     return Status::error(Code::kDataLoss, "other weights").blamed_on(Fault::kModelChanged);
   };

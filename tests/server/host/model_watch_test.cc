@@ -1,25 +1,35 @@
 // What is said about the files of a model that change while it is in use.
 #include "server/host/model_watch.h"
 
+#include <atomic>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
 #include <list>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
 #include "tests/guard.h"
+#include "tests/held_reads.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// By when the files answer, which are there.
+Deadline in_time() {
+  return Deadline::after_ms(kGuardMs);
+}
 
 class ModelWatchTest : public testing::Test {
  protected:
@@ -55,7 +65,7 @@ class ModelWatchTest : public testing::Test {
   /// What has been said on stderr since the last call, when it has looked once more. It also looks
   /// by itself, whenever it likes.
   std::string said_by_look(Code wanted) const {
-    const Status status = watch_->look();
+    const Status status = watch_->look(in_time());
     EXPECT_EQ(status.code(), wanted) << status.to_string();
     const std::string said = testing::internal::GetCapturedStderr();
     testing::internal::CaptureStderr();
@@ -101,15 +111,15 @@ TEST_F(ModelWatchTest, AChangeInPlaceOfWhatWasReadWholeIsAWarning) {
 }
 
 TEST_F(ModelWatchTest, RanksThatLoadOtherWeightsAreTheEnd) {
-  EXPECT_TRUE(watch_->loaded({1, 2}).ok()) << "the first are kept";
-  EXPECT_TRUE(watch_->loaded({1, 2}).ok());
-  const Status changed = watch_->loaded({1, 3});
+  EXPECT_TRUE(watch_->loaded({1, 2}, in_time()).ok()) << "the first are kept";
+  EXPECT_TRUE(watch_->loaded({1, 2}, in_time()).ok());
+  const Status changed = watch_->loaded({1, 3}, in_time());
   EXPECT_EQ(changed.code(), Code::kDataLoss);
   EXPECT_EQ(changed.fault(), Fault::kModelChanged);
   EXPECT_NE(changed.message().find("the weights of rank 1 were changed in place"),
             std::string_view::npos)
       << changed.to_string();
-  EXPECT_FALSE(watch_->loaded({1, 2}).ok()) << "what was computed meanwhile is wrong";
+  EXPECT_FALSE(watch_->loaded({1, 2}, in_time()).ok()) << "what was computed meanwhile is wrong";
   EXPECT_FALSE(watch_->changed().ok());
 }
 
@@ -119,12 +129,12 @@ TEST_F(ModelWatchTest, AWriteBeforeTheFirstRanksHaveLoadedIsTheEnd) {
   write("a.safetensors", std::string(1000, 'a'));
   EXPECT_EQ(said_by_look(Code::kDataLoss), "") << "the caller says it";
   EXPECT_EQ(watch_->changed().fault(), Fault::kModelChanged);
-  EXPECT_FALSE(watch_->loaded({1, 2}).ok());
+  EXPECT_FALSE(watch_->loaded({1, 2}, in_time()).ok());
 }
 
 TEST_F(ModelWatchTest, TheLastLookBeforeTheFirstSumsSeesAWrite) {
   write("b.safetensors", std::string(1000, 'a'));
-  const Status changed = watch_->loaded({1, 2});
+  const Status changed = watch_->loaded({1, 2}, in_time());
   EXPECT_NE(changed.message().find("b.safetensors was changed in place"), std::string_view::npos)
       << changed.to_string();
 }
@@ -134,11 +144,11 @@ TEST_F(ModelWatchTest, NothingButAWriteEndsAStart) {
   fs::create_hard_link(path("a.safetensors"), path("link"));
   fs::permissions(path("b.safetensors"), fs::perms::owner_read);
   rename_over("a.safetensors");
-  EXPECT_TRUE(watch_->loaded({1, 2}).ok()) << watch_->changed().to_string();
+  EXPECT_TRUE(watch_->loaded({1, 2}, in_time()).ok()) << watch_->changed().to_string();
 }
 
 TEST_F(ModelWatchTest, ATouchIsALogLineOnceRanksHaveLoaded) {
-  ASSERT_TRUE(watch_->loaded({1, 2}).ok());
+  ASSERT_TRUE(watch_->loaded({1, 2}, in_time()).ok());
   write("a.safetensors", std::string(1000, 'a'));
   const std::string said = said_by_look(Code::kOk);
   EXPECT_NE(said.find("a.safetensors was touched"), std::string::npos) << said;
@@ -150,6 +160,52 @@ TEST_F(ModelWatchTest, ItLooksByItself) {
   EXPECT_TRUE(eventually([&] { return !watch_->changed().ok(); }));
   EXPECT_EQ(watch_->changed().code(), Code::kDataLoss);
   EXPECT_EQ(watch_->changed().fault(), Fault::kModelChanged);
+}
+
+TEST_F(ModelWatchTest, ALookThatIsGivenUpIsNoAnswer) {
+  const Status status = watch_->look(in_time(), [] { return true; });
+  EXPECT_EQ(status.code(), Code::kCancelled) << status.to_string();
+  EXPECT_EQ(status.fault(), Fault::kGivenUp);
+  EXPECT_TRUE(eventually([&] { return watch_->look(in_time()).ok(); })) << "a later one is";
+}
+
+TEST_F(ModelWatchTest, AFileThatDoesNotAnswerIsNamedAndLeftBehind) {
+  const WatchedFile file = {
+      std::make_shared<HeldFile>(HeldFile::open(path("a.safetensors")).value()), true};
+  HeldReads* reads = nullptr;
+  std::promise<void> prepared;
+  std::unique_ptr<ModelWatch> watch;
+  std::atomic<bool> over = false;
+  std::thread starter([&] {
+    reads = HeldReads::make();
+    prepared.set_value();
+    if (reads->can_be_held()) watch = ModelWatch::start({file}).value();
+    over = true;
+  });
+  prepared.get_future().wait();
+  while (reads->can_be_held() && !over)
+    if (reads->hold(1)) reads->let_go();
+  starter.join();
+  if (!reads->can_be_held()) GTEST_SKIP() << "the kernel holds no calls here";
+  over = false;
+  const MovedClock clock;
+  std::thread time([&] {
+    EXPECT_TRUE(reads->hold(kGuardMs));
+    EXPECT_TRUE(eventually([&] {
+      MovedClock::advance(0.1);
+      return over.load();
+    }));
+  });
+  const Status status = watch->look(Deadline::after_ms(0));
+  EXPECT_EQ(status.code(), Code::kAborted) << status.to_string();
+  EXPECT_EQ(status.fault(), Fault::kModelChanged);
+  EXPECT_NE(status.message().find("a.safetensors does not answer"), std::string_view::npos)
+      << status.to_string();
+  EXPECT_EQ(watch->look(Deadline::infinite()).code(), Code::kAborted) << "it is the same look";
+  EXPECT_TRUE(watch->changed().ok()) << "nobody has seen a change";
+  watch.reset();
+  over = true;
+  time.join();
 }
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
@@ -205,7 +261,7 @@ class ServedWeights {
     for (const FileInMemory& file : files_)
       watched.push_back({file.held(), watched.size() < weights_.size()});
     std::unique_ptr<ModelWatch> started = ModelWatch::start(std::move(watched)).value();
-    EXPECT_TRUE(started->loaded(sums()).ok()) << started->changed().to_string();
+    EXPECT_TRUE(started->loaded(sums(), in_time()).ok()) << started->changed().to_string();
     return started;
   }
 
@@ -225,7 +281,7 @@ TEST(ServedWeightsTest, SixtyFourPiecesOfThemAreCompared) {
       const auto watch = weights.watch();
       const size_t byte = in_shard * kPieceBytes + 997 * piece % kPieceBytes;
       weights.shard(piece / pieces).change(byte);
-      EXPECT_EQ(watch->look().fault(), Fault::kModelChanged)
+      EXPECT_EQ(watch->look(in_time()).fault(), Fault::kModelChanged)
           << "byte " << byte << " of shard " << piece / pieces << " of " << shards;
       weights.shard(piece / pieces).change(byte);
     }
@@ -237,12 +293,12 @@ TEST(ServedWeightsTest, TheyAreComparedAtEveryRestart) {
     ServedWeights weights(1, 2);
     const auto watch = weights.watch();
     for (int before = 1; before < restart; ++before) {
-      EXPECT_TRUE(watch->look().ok());
-      EXPECT_TRUE(watch->loaded(ServedWeights::sums()).ok());
+      EXPECT_TRUE(watch->look(in_time()).ok());
+      EXPECT_TRUE(watch->loaded(ServedWeights::sums(), in_time()).ok());
     }
     weights.shard(0).change(kPieceBytes);
-    EXPECT_EQ(watch->look().fault(), Fault::kModelChanged) << "before restart " << restart;
-    EXPECT_EQ(watch->loaded(ServedWeights::sums()).fault(), Fault::kModelChanged);
+    EXPECT_EQ(watch->look(in_time()).fault(), Fault::kModelChanged) << "before restart " << restart;
+    EXPECT_EQ(watch->loaded(ServedWeights::sums(), in_time()).fault(), Fault::kModelChanged);
   }
 }
 
@@ -250,9 +306,9 @@ TEST(ServedWeightsTest, TheyAreComparedAtEveryRestart) {
 TEST(ServedWeightsTest, TheyAreComparedOnceMoreWhenNewRanksHaveLoaded) {
   ServedWeights weights(1, 2);
   const auto watch = weights.watch();
-  EXPECT_TRUE(watch->look().ok());
+  EXPECT_TRUE(watch->look(in_time()).ok());
   weights.shard(0).change(kPieceBytes);
-  EXPECT_EQ(watch->loaded(ServedWeights::sums()).fault(), Fault::kModelChanged);
+  EXPECT_EQ(watch->loaded(ServedWeights::sums(), in_time()).fault(), Fault::kModelChanged);
 }
 
 TEST(ServedWeightsTest, WhatTheirMtimeSaysDoesNotMatter) {
@@ -260,10 +316,10 @@ TEST(ServedWeightsTest, WhatTheirMtimeSaysDoesNotMatter) {
     ServedWeights weights(1, 2);
     const auto watch = weights.watch();
     weights.shard(0).set_mtime(mtime);
-    EXPECT_TRUE(watch->look().ok()) << "the contents are the same, with mtime " << mtime;
+    EXPECT_TRUE(watch->look(in_time()).ok()) << "the contents are the same, with mtime " << mtime;
     weights.shard(0).change(5);
     weights.shard(0).set_mtime(mtime);
-    EXPECT_EQ(watch->look().fault(), Fault::kModelChanged) << "with mtime " << mtime;
+    EXPECT_EQ(watch->look(in_time()).fault(), Fault::kModelChanged) << "with mtime " << mtime;
   }
 }
 
