@@ -276,10 +276,12 @@ void end_fronts(Fronts& fronts, int64_t goodbye_ms, ExitCode code, ShutdownWatch
 /// The fingerprint of the weights, which are read whole for it. A model that is changed meanwhile
 /// may be why that fails.
 Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, EngineHost& host) {
-  Result<std::string> text = weights.finish(flags.engine.dtype, host.arithmetic());
+  Result<std::string> text = weights.finish(flags.engine.dtype, host.arithmetic(),
+                                            flags.engine.transport.startup_timeout_s);
   if (!text.ok())
     if (const Status same = host.look_at_model(); !same.ok()) return at(Stage::kStart, same);
-  return at(Stage::kModel, std::move(text));
+  const bool silent = text.status().fault() == Fault::kModelChanged;
+  return at(silent ? Stage::kStart : Stage::kModel, std::move(text));
 }
 
 Ending serve(ServeFlags flags, Observers& observers) {

@@ -1,9 +1,8 @@
 #pragma once
-#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "server/host/engine_plan.h"
 
@@ -11,7 +10,8 @@ namespace shoal {
 
 /// Hashes the weights of a model while its ranks load them, so that the pages are read from the
 /// disk only once. The hash covers every byte, because a fingerprint that two models share would
-/// tell a client that answers may be compared which may not.
+/// tell a client that answers may be compared which may not. A thread that hangs at a file whose
+/// file system is gone is left behind with all that it uses.
 class ModelFingerprint {
  public:
   /// Begins to read, on a thread of its own if there can be one. The files must stay open until
@@ -21,17 +21,16 @@ class ModelFingerprint {
 
   /// Waits for the hash and returns the fingerprint of the answers: of the weights, config.json,
   /// the type that they are computed in, the device and the arithmetic. "fp_" and 16 hexadecimal
-  /// digits. DATA_LOSS: a file cannot be read.
-  Result<std::string> finish(const std::string& dtype, const std::string& arithmetic);
+  /// digits. DATA_LOSS: a file cannot be read; ABORTED (Fault::kModelChanged): none of its bytes
+  /// has come for answer_s.
+  Result<std::string> finish(const std::string& dtype, const std::string& arithmetic,
+                             double answer_s);
 
  private:
-  void read_weights();
+  class Reading;
 
-  std::vector<WatchedFile> files_;
+  std::unique_ptr<Reading> reading_;  // what the thread works with
   const std::string config_;
-  uint64_t hash_ = 0;
-  Status failure_;
-  std::atomic<bool> stop_ = false;  // nobody wants the hash any more
   std::thread thread_;
 };
 

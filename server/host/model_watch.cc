@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -16,8 +15,6 @@ namespace shoal {
 namespace {
 
 constexpr auto kPause = std::chrono::seconds(2);
-/// Files that are there answer in this time, also on a busy machine.
-constexpr int64_t kShortMs = 2'000;
 /// How many pieces of 64 KiB the fingerprints of all mapped files cover together, about. They are
 /// read at every start, which must not take noticeably longer for that.
 constexpr size_t kChunks = 64;
@@ -40,6 +37,13 @@ std::string which_differ(const std::vector<uint64_t>& sums, const std::vector<ui
 }
 
 }  // namespace
+
+Status file_does_not_answer(const std::string& path, double seconds) {
+  return Status::error(Code::kAborted,
+                       cat(path, " does not answer: it has not been read after ",
+                           with_digits(seconds, 3), " s; its file system may be gone"))
+      .blamed_on(Fault::kModelChanged);
+}
 
 /// The looks of the thread, and what others wait for and find.
 class ModelWatch::Looks {
@@ -64,7 +68,6 @@ class ModelWatch::Looks {
   void begin(const HeldFile& file);
   bool loaded_once() const;
   void note_change(const std::string& what);
-  Status no_answer(double seconds) const;
 
   // The thread's.
   std::vector<Entry> entries_;
@@ -145,13 +148,14 @@ bool ModelWatch::Looks::stop() {
   std::unique_lock lock(mutex_);
   stop_ = true;
   wake_.notify_all();
-  return wait_until_ready(wake_, lock, Deadline::after_ms(kShortMs), [this] { return ended_; });
+  return wait_until_ready(wake_, lock, Deadline::after_ms(kFilesAnswerMs),
+                          [this] { return ended_; });
 }
 
 /// Waits for a look that begins now, or after the one that is under way.
 Status ModelWatch::Looks::wait(Deadline deadline, const std::function<bool()>& given_up) {
   const RunningClock::time_point since = RunningClock::now();
-  const Deadline shortest = Deadline::after_ms(kShortMs);
+  const Deadline shortest = Deadline::after_ms(kFilesAnswerMs);
   std::unique_lock lock(mutex_);
   const uint64_t mine = ++asked_;
   wake_.notify_all();
@@ -160,7 +164,8 @@ Status ModelWatch::Looks::wait(Deadline deadline, const std::function<bool()>& g
       abandoned_ = Status::error(Code::kCancelled, "nobody waits for the model's files any more")
                        .blamed_on(Fault::kGivenUp);
     } else if (deadline.passed() && shortest.passed()) {
-      abandoned_ = no_answer(seconds_since(since));
+      abandoned_ = file_does_not_answer(reading_ != nullptr ? *reading_ : "a file of the model",
+                                        seconds_since(since));
     } else {
       wake_.wait_for(lock, std::chrono::milliseconds(RunningClock::kLookMs));
     }
@@ -233,15 +238,6 @@ void ModelWatch::Looks::note_change(const std::string& what) {
                  cat(what, " changed in place while the model was in use, so the model that was ",
                      "loaded is gone; to replace a model, rename new files over the old ones"))
                  .blamed_on(Fault::kModelChanged);
-}
-
-/// Call it with mutex_ held.
-Status ModelWatch::Looks::no_answer(double seconds) const {
-  return Status::error(Code::kAborted,
-                       cat(reading_ != nullptr ? *reading_ : std::string("a file of the model"),
-                           " does not answer: a look at the model's files has not ended after ",
-                           with_digits(seconds, 3), " s; its file system may be gone"))
-      .blamed_on(Fault::kModelChanged);
 }
 
 }  // namespace shoal

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,6 +19,13 @@ struct WatchedFile {
   /// has read all of it at the start, so that a later change of it changes nothing.
   bool mapped = false;
 };
+
+/// Files that are there answer in this time, also on a busy machine. No look has less, and at its
+/// end no thread that reads them is waited for longer.
+inline constexpr int64_t kFilesAnswerMs = 2'000;
+
+/// ABORTED (Fault::kModelChanged): this file, in which a read has begun, does not answer.
+Status file_does_not_answer(const std::string& path, double seconds);
 
 /// Looks every two seconds, on a thread of its own, whether the files of the model are still what
 /// was loaded.

@@ -2,14 +2,21 @@
 // bits of answers.
 #include "server/host/model_fingerprint.h"
 
+#include <atomic>
 #include <cerrno>
 #include <fcntl.h>
 #include <filesystem>
 #include <gtest/gtest.h>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <unistd.h>
+
+#include "tests/guard.h"
+#include "tests/held_reads.h"
+#include "tests/moved_clock.h"
 
 namespace shoal {
 namespace {
@@ -32,12 +39,41 @@ TEST(ModelFingerprint, AStartThatFailsDoesNotWaitForTheRestOfTheFiles) {
   EXPECT_EQ(files->watched.size(), 1u);
 }
 
+TEST(ModelFingerprint, AFileThatDoesNotAnswerIsNamedAndItsReaderLeftBehind) {
+  const Result<ModelFiles> files = open_model(SHOAL_SOURCE_DIR "/models/demo");
+  ASSERT_TRUE(files.ok()) << files.status().to_string();
+  HeldReads* reads = nullptr;
+  std::optional<ModelFingerprint> weights;
+  std::thread([&] {
+    reads = HeldReads::make();
+    weights.emplace(*files);
+  }).join();
+  if (!reads->can_be_held()) GTEST_SKIP() << "the kernel holds no calls here";
+  ASSERT_TRUE(reads->hold(kGuardMs));
+  std::atomic<bool> over = false;
+  const MovedClock clock;
+  std::thread time([&over] {
+    EXPECT_TRUE(eventually([&over] {
+      MovedClock::advance(0.1);
+      return over.load();
+    }));
+  });
+  const Status status = weights->finish("auto", "cuda-sm90-8", 10).status();
+  EXPECT_EQ(status.code(), Code::kAborted) << status.to_string();
+  EXPECT_EQ(status.fault(), Fault::kModelChanged);
+  EXPECT_NE(status.message().find("model.safetensors does not answer"), std::string_view::npos)
+      << status.to_string();
+  weights.reset();
+  over = true;
+  time.join();
+}
+
 TEST(ModelFingerprint, ChangesWithEachPartOfTheArithmetic) {
   const Result<ModelFiles> files = open_model(SHOAL_SOURCE_DIR "/models/demo");
   ASSERT_TRUE(files.ok()) << files.status().to_string();
   ModelFingerprint weights(*files);
   const auto fingerprint = [&](const char* dtype, const char* arithmetic) {
-    return weights.finish(dtype, arithmetic).value();
+    return weights.finish(dtype, arithmetic, kGuardSeconds).value();
   };
   const std::string first = fingerprint("auto", "cuda-sm90-8");
   EXPECT_EQ(fingerprint("auto", "cuda-sm90-8"), first);
