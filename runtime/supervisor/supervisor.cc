@@ -130,7 +130,9 @@ std::optional<Failure> Supervisor::refuse_start(const Failure& failure, const St
                                                 const Pause& pause) {
   // Asked even if no restart is granted, because the answer may also be why the ranks were lost.
   const Status may = options_.hooks.may_restart ? options_.hooks.may_restart(control) : Status();
-  if (!may.ok()) return Failure{may, failure.phase, kFrontRank, may.fault()};
+  // That it was given up is said below, with why the ranks were lost.
+  if (!may.ok() && may.fault() != Fault::kGivenUp)
+    return Failure{may, failure.phase, kFrontRank, may.fault()};
   if (control.deadline.passed()) {
     const std::string ended =
         failure.fault == Fault::kShortage ? holders_.ended_text(failure.rank) : "";

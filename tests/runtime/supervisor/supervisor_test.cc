@@ -204,6 +204,8 @@ TEST(Supervisor, WhoeverIsAskedHasTheTimeOfAStartAndLearnsThatTheRanksAreGivenUp
   stops.join();
   ASSERT_FALSE(lost.ok());
   EXPECT_EQ(lost.failure().fault, Fault::kGivenUp) << lost.status().to_string();
+  EXPECT_EQ(lost.failure().why.code(), Code::kCancelled);
+  EXPECT_GT(lost.failure().why.causes().size(), 1u) << "it says why the ranks were lost";
 }
 
 TEST(Supervisor, RanksThatLoadedSomethingElseRunNoStep) {
