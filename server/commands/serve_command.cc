@@ -278,10 +278,11 @@ void end_fronts(Fronts& fronts, int64_t goodbye_ms, ExitCode code, ShutdownWatch
 Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, EngineHost& host) {
   Result<std::string> text = weights.finish(flags.engine.dtype, host.arithmetic(),
                                             flags.engine.transport.startup_timeout_s);
+  // It names the file that does not answer, and how long that was waited for.
+  if (text.status().fault() == Fault::kModelChanged) return at(Stage::kStart, text.status());
   if (!text.ok())
     if (const Status same = host.look_at_model(); !same.ok()) return at(Stage::kStart, same);
-  const bool silent = text.status().fault() == Fault::kModelChanged;
-  return at(silent ? Stage::kStart : Stage::kModel, std::move(text));
+  return at(Stage::kModel, std::move(text));
 }
 
 Ending serve(ServeFlags flags, Observers& observers) {
