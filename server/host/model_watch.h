@@ -37,9 +37,9 @@ Status file_does_not_answer(const std::string& path, double seconds);
 /// that are compared as they were is the same until the first ranks have loaded, because nothing
 /// else tells then whether they have loaded one version of the file. Afterwards it is only logged.
 ///
-/// Once it has started, only that thread reads the files, because a read of a file whose file
-/// system is gone does not end. If it hangs there, it is left behind with all that it uses. All
-/// functions may be called from any thread.
+/// Once it has started, no function of it reads the files on the caller's thread, because a read of
+/// a file whose file system is gone does not end. If the thread hangs there, it is left behind with
+/// all that it uses. All functions may be called from any thread.
 class ModelWatch {
  public:
   /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
