@@ -1,5 +1,6 @@
 #include "server/host/model_fingerprint.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
@@ -129,6 +130,7 @@ Status ModelFingerprint::Reading::read(const HeldFile& file) {
 }
 
 Result<uint64_t> ModelFingerprint::Reading::hash(double answer_s) {
+  answer_s = std::max(answer_s, 1e-3 * kFilesAnswerMs);
   std::unique_lock lock(mutex_);
   while (!done_) {
     const auto has_moved = [this, pieces = pieces_] { return done_ || pieces_ != pieces; };

@@ -22,7 +22,7 @@ class ModelFingerprint {
   /// Waits for the hash and returns the fingerprint of the answers: of the weights, config.json,
   /// the type that they are computed in, the device and the arithmetic. "fp_" and 16 hexadecimal
   /// digits. DATA_LOSS: a file cannot be read; ABORTED (Fault::kModelChanged): none of its bytes
-  /// has come for answer_s.
+  /// has come for answer_s, which counts as two seconds if it is less.
   Result<std::string> finish(const std::string& dtype, const std::string& arithmetic,
                              double answer_s);
 

@@ -63,6 +63,9 @@ TEST(ModelFingerprint, AFileThatDoesNotAnswerIsNamedAndItsReaderLeftBehind) {
   EXPECT_EQ(status.fault(), Fault::kModelChanged);
   EXPECT_NE(status.message().find("model.safetensors does not answer"), std::string_view::npos)
       << status.to_string();
+  EXPECT_NE(status.message().find("after 10 s"), std::string_view::npos) << status.to_string();
+  const Status at_once = weights->finish("auto", "cuda-sm90-8", 1e-3).status();
+  EXPECT_NE(at_once.message().find("after 2 s"), std::string_view::npos) << at_once.to_string();
   weights.reset();
   over = true;
   time.join();
