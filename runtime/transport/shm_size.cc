@@ -23,7 +23,7 @@ std::string to_text(const ShmSize& size, const std::string& ranks) {
   if (size.bytes == 0) return "";
   const bool at_least = size.bound == Bound::kAtLeast;
   return cat(
-      "a /dev/shm for ", ranks, " in which ", at_least ? "the least of " : "",
+      "a fresh /dev/shm for ", ranks, " in which ", at_least ? "the least of " : "",
       "any transport fits, with what is left for others:\n  docker: ", shm_size_flag(size.bytes),
       "  # ", words_before_round(at_least), round_size(size.bytes),
       "\n  kubernetes: ", size_limit_line(size.bytes, at_least), "\n");

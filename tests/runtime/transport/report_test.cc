@@ -119,7 +119,7 @@ TEST(TransportReport, WithoutALookAtARungOnlyTheFailureIsSaid) {
   report.nccl.resize(1);
   report.nccl[0].library_version = report.facts.gpu.nccl_version = 22501;
   for (const char* part :
-       {"a /dev/shm for ", "of /dev/shm predicted", "known bugs of NCCL 2.25.1:"})
+       {"a fresh /dev/shm for ", "of /dev/shm predicted", "known bugs of NCCL 2.25.1:"})
     EXPECT_NE(to_text(report).find(part), std::string::npos) << part << to_text(report);
   report.refusals.clear();
   report.failure = Status::error(Code::kUnavailable, "no driver");

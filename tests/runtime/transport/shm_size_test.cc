@@ -17,11 +17,12 @@ TEST(ShmSize, IsThatOfTheLargestNeedWithWhatIsLeftForOthers) {
   const std::vector<ShmNeed> needs = {need("a", 77201408), need("b", 273711104), need("c", 0)};
   const ShmSize size = shm_size_for({}, needs, 262144);
   EXPECT_EQ(size.bytes, 273711104 + 262144);
-  EXPECT_EQ(to_text(size, "2 ranks"),
-            "a /dev/shm for 2 ranks in which any transport fits, with what is left for others:\n"
-            "  docker: --shm-size=273973248b  # or 512m\n"
-            "  kubernetes: sizeLimit: \"273973248\"  # bytes, or 512Mi; its pages count against "
-            "resources.limits.memory\n");
+  EXPECT_EQ(
+      to_text(size, "2 ranks"),
+      "a fresh /dev/shm for 2 ranks in which any transport fits, with what is left for others:\n"
+      "  docker: --shm-size=273973248b  # or 512m\n"
+      "  kubernetes: sizeLimit: \"273973248\"  # bytes, or 512Mi; its pages count against "
+      "resources.limits.memory\n");
   const Json json = to_json(size);
   EXPECT_EQ(json["bytes"], 273973248);
   EXPECT_EQ(json["bound"], "exact");
@@ -39,7 +40,7 @@ TEST(ShmSize, OfALeastNeedIsTheLeast) {
   EXPECT_EQ(size.bytes, 273973248);
   EXPECT_EQ(
       to_text(size, "2 ranks"),
-      "a /dev/shm for 2 ranks in which the least of any transport fits, with what is left for others:\n"
+      "a fresh /dev/shm for 2 ranks in which the least of any transport fits, with what is left for others:\n"
       "  docker: --shm-size=273973248b  # at least, or 512m\n"
       "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count against "
       "resources.limits.memory\n");
