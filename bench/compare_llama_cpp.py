@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 VENV = ROOT / "build" / "venv-bench"
 LLAMA = BUILD / "llama.cpp"
-# Another version of it is another llama.cpp.
+# The version is fixed, because each version of the package contains another llama.cpp.
 PACKAGE, VERSION = "llama-cpp-python", "0.3.36"
 # `shoal bench decode`: 16 tokens of prompt, 8 of warm-up
 PROMPT_TOKENS, DECODE_AFTER, REPEATS = 512, 24, 3

@@ -23,8 +23,9 @@ namespace {
 struct Shape {
   int n, k;
 };
-/// What a kernel set's prefill is compared with: the same instructions, and bf16 products only
-/// where the set has them. Elsewhere oneDNN has none or emulates them.
+/// The instructions that oneDNN may use when a kernel set's prefill is compared with it: those of
+/// the set. bf16 products are compared only where the set has instructions for them. Elsewhere
+/// oneDNN has no such products, or emulates them.
 struct Yardstick {
   std::string_view set;
   OnednnIsa isa;
@@ -44,8 +45,8 @@ Yardstick yardstick_of(const KernelTable& kernels) {
 
 constexpr Shape kShapes[] = {{2048, 2048}, {5632, 2048}, {2048, 5632}, {32000, 2048}};
 constexpr int kPrefillRows = 512;
-// What a measurement of memory reads at least: more than the caches of any processor hold. Some
-// have as much as 768 MiB.
+// A measurement of memory reads at least this many bytes. It is more than the caches of any
+// processor hold: the largest have 768 MiB.
 constexpr int64_t kStreamBytes = int64_t{1} << 30;
 
 /// CPU time of this thread, which does all the work. Other programs on the machine do not add to
@@ -100,13 +101,13 @@ std::vector<LeafStep> even_leaves(int leaves, int k) {
   return steps;
 }
 
-/// How many copies of so many bytes make kStreamBytes.
+/// How many copies of a matrix of this many bytes have at least kStreamBytes together.
 size_t copies_of(size_t bytes) {
   return (static_cast<size_t>(kStreamBytes) + bytes - 1) / bytes;
 }
 
-/// Random weights of one shape, in so many copies that they have kStreamBytes, and inputs for
-/// kPrefillRows.
+/// Random weights of one shape, and inputs for kPrefillRows rows. There are enough copies of the
+/// weights to fill kStreamBytes together.
 struct Workload {
   Shape shape{};
   Dtype dtype = Dtype::kF32;

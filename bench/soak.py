@@ -65,7 +65,7 @@ class Recorder:
                           descriptors))
 
     def median(self, column: str, first: float, last: float) -> float:
-        """Of the rows between these fractions of the time."""
+        """The median of a column over the rows between these fractions of the whole time."""
         index = COLUMNS.index(column)
         return statistics.median(row[index] for row in self.rows
                                  if first <= row[0] / self.rows[-1][0] <= last)

@@ -2,9 +2,9 @@
 //
 //   scripts/build release weight_sum && build/release/bench/weight_sum MODEL [ROUNDS]
 //
-// MODEL is a large checkpoint, such as bench/make_random_model.py writes. Each round loads it in as
-// many processes as there are ranks, with the checksum and with one that reads nothing, and the
-// slowest of them counts.
+// MODEL is a large checkpoint, such as bench/make_random_model.py writes. Each round loads it
+// twice: once with the checksum, and once with a checksum that reads nothing. Each load runs in one
+// process per rank, and its time is that of the slowest process.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
