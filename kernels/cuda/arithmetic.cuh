@@ -87,7 +87,7 @@ __device__ inline float exponential(float x) {
 
 /// exp(x) with the same bits in fewer steps, for x up to 88, or NaN. 2^n is then one factor,
 /// because a result below 2^-126 is 0. For x below -88 the result is 0, as it is for -88: n is -127
-/// there, whose factor has only zero bits.
+/// there, and the factor for that n has only zero bits.
 __device__ inline float exponential_up_to_88(float x) {
   const ExponentialParts parts = exponential_parts(x < -88.0f ? -88.0f : x);
   // The shift leaves only n of `shifted`, and moves it to the exponent.

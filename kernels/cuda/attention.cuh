@@ -69,8 +69,9 @@ struct Work {
   int begin_chunk, end_chunk;
 };
 
-/// Sets the pairs of block number `slot` of a sequence, if they are there. Of a sequence's pairs,
-/// every block has `pairs` that follow each other.
+/// Sets *work to the pairs that block number `slot` of a sequence computes. Each block of a
+/// sequence has the next `pairs` pairs of it. Returns false if the sequence has no pair for this
+/// block.
 __device__ inline bool take_pairs(const ShoalAttention& args, int slot, int pairs, Work* work) {
   const ShoalStepRows& step = args.step;
   const int group = work->group;

@@ -73,7 +73,8 @@ struct Bf16Attention {
                                     int stride, const Pairs<kPairFragments>& weights) {
     const int lane = attention_lane();
     uint32_t a[4];
-    // Of the four matrices, the second has the next elements, and the last two the next keys.
+    // Four matrices are loaded. The second one has the next elements of the keys of the first one.
+    // The last two have the next keys.
     load_transposed(a, values + (lane / 16 * 8 + lane % 8) * stride + lane / 8 % 2 * 8);
 #pragma unroll
     for (int f = 0; f < kPairFragments; ++f) multiply_add(sums[f], a, weights.value[f]);
@@ -147,7 +148,8 @@ struct F16Attention {
   }
 };
 
-/// float32, by fused multiply-adds. A lane has the sums that it would have of a tensor core.
+/// float32, by fused multiply-adds. A lane holds the same sums that it would hold if a tensor core
+/// computed them.
 struct F32Attention {
   using Element = float;
   using Activation = float;

@@ -41,9 +41,10 @@ struct WarpShape {
   static_assert(shared_bytes(kMostHeadDim) <= kMostSharedBytes);
 };
 
-/// One warp and its pairs. A lane has two of them, lane / 4 and lane / 4 + 8. Of these it has the
-/// scores of keys 2 (lane % 4) and the next of every eight, and later the sums of those elements of
-/// every eight.
+/// One warp and its pairs. Each lane has two of the pairs: lane / 4 and lane / 4 + 8. For each of
+/// its two pairs it holds two scores of every eight keys: those of key 2 (lane % 4) and of the key
+/// after it. Later it holds the sums of the elements with the same two numbers, also of every
+/// eight.
 template <class Shape>
 class WarpAttender {
   using Format = typename Shape::Format;
@@ -297,7 +298,8 @@ class WarpAttender {
   __device__ void add_values(float (&sums)[2][4], int tile, int d) const {
     const Element* const rows = memory_.values + tile * kBlockTokens * Shape::kStride;
     uint32_t b[4];
-    // Of the four matrices, the second has the next keys, and the last two the next elements.
+    // Four matrices are loaded. The second one has the next keys for the elements of the first one.
+    // The last two have the next elements.
     load_transposed(b, rows + lane() % 16 * Shape::kStride + lane() / 16 * 8 + d * kHeadDimUnit);
     multiply_add(sums[0], weights_[tile], {b[0], b[1]});
     multiply_add(sums[1], weights_[tile], {b[2], b[3]});

@@ -121,8 +121,8 @@ __device__ inline uint64_t nanoseconds() {
 
 /// Waits until the kernels before this one on the stream have ended, and what they wrote is there.
 /// A kernel that is started early calls it in every thread, before it reads what others write and
-/// before it writes anything. It also does so if it has nothing to do: the next kernel waits for
-/// this one only, and so for those before it only because this one has.
+/// before it writes anything. It must call it even if it has nothing to do. The next kernel waits
+/// only for this one, so it can rely on the earlier kernels only if this one has waited for them.
 __device__ inline void await_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -153,7 +153,7 @@ __device__ inline void store_global(T* to, T value) {
   *to = value;
 }
 
-/// The block's dynamic shared memory: as many bytes as the launch says, aligned to 128.
+/// The block's dynamic shared memory, aligned to 128 bytes. The launch decides its size.
 __device__ inline unsigned char* block_memory() {
   extern __shared__ __align__(128) unsigned char shoal_block_memory[];
   return shoal_block_memory;
@@ -186,8 +186,8 @@ __device__ inline void copy_async_wait() {
 }
 
 /// Loads four matrices of 8 rows x 8 elements of two bytes from block memory. Lanes 8 i to 8 i + 7
-/// give the rows of matrix i, 16 aligned bytes each. Of every matrix, lane l gets the elements
-/// 2 (l % 4) and the next of row l / 4. All lanes of the warp take part.
+/// give the rows of matrix i, 16 aligned bytes each. From each matrix, lane l gets two elements of
+/// row l / 4: number 2 (l % 4) and the one after it. All lanes of the warp take part.
 __device__ inline void load_matrices(uint32_t (&to)[4], const void* row) {
   const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

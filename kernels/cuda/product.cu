@@ -4,8 +4,9 @@
 // once, and leaves its sums in scratch memory. A second kernel folds them.
 //
 // stacked: for many tokens. A thread block computes all leaves, one after the other, and folds them
-// as they come. Of the sums that wait to be folded it writes at most three, where only its threads
-// read them again, and not the sums of all leaves.
+// as they come. The last sum that waits to be folded stays in registers. At most three more are in
+// scratch memory, where only the threads that wrote them read them again. The sums of all leaves
+// are never there at once.
 #include <algorithm>
 #include <cuda_runtime.h>
 
@@ -183,7 +184,8 @@ cudaError_t run_split(const ShoalProduct& args, void* stream) {
   return launch_early(&fold_leaves_kernel, grid, kFoldLeavesThreads, 0, args, stream);
 }
 
-/// As many rows at a time as scratch has room for. Programs that merge nothing need no stack.
+/// Computes the rows in parts. Each part has the most rows for which scratch memory has room. A
+/// program that merges nothing needs no stack, so it takes the way of run_split.
 template <class Tile>
 cudaError_t run_stacked(const ShoalProduct& args, void* stream) {
   if (!merges(args) || args.y == nullptr) return run_split<Tile>(args, stream);
@@ -267,7 +269,7 @@ constexpr int64_t kManyNarrow = 200;
 /// From this many large blocks on, they are faster than smaller ones. With fewer, a part of the
 /// device would be idle.
 constexpr int64_t kManyLarge = 112;
-/// The same for squares, beside blocks of half as many tokens.
+/// From this many square blocks on, they are faster than blocks with half as many tokens.
 constexpr int64_t kManySquares = 256;
 
 Shape choose(const ShoalProduct& args) {

@@ -264,7 +264,8 @@ class Multiplier {
                         float* plane, int64_t stride) const {
     const int output = corner.output + output_ + lane_of_warp() / 4;
     int token = corner.token + token_ + lane_of_warp() % 4 * 2;
-    // The pointer moves from row to row, because as many offsets would take as many registers.
+    // The pointer moves from row to row, because an offset for each row would take a register for
+    // each row.
     float* at = plane + token * stride + output;
 #pragma unroll
     for (int t = 0; t < Tile::kTokenFragments; ++t) {

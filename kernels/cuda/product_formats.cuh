@@ -115,7 +115,8 @@ struct Bf16Format {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) operands[step].load(stage, output, token, step);
     }
-    /// One step of a stage that has this many columns.
+    /// Adds step number `step` of a stage of `columns` columns. Does nothing if the stage ends
+    /// before that step.
     __device__ void add(Sums<Tile>& sums, int step, int columns) const {
       if (step * kStepColumns < columns) operands[step].add(sums);
     }

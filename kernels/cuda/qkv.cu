@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kWarpLanes = 32;
 constexpr int kMostWarps = 4;  // of a block
-/// The elements that a lane has of each half of a head. So a warp has enough for the largest one.
+/// How many elements of each half of a head a lane holds. The lanes of a warp together hold a whole
+/// head, even the largest one.
 constexpr int kOfHalf = 4;
 static_assert(2 * kOfHalf * kWarpLanes == kShoalMostHeadDim && kOfHalf % kWide == 0);
 /// The heads of which a lane has some. It loads all that it needs of them before it uses any,

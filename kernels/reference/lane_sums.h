@@ -3,8 +3,9 @@
 
 namespace shoal::reference {
 
-/// The vectors of kernels/cpu have this many lanes. A sum over a row is one sum per lane, and these
-/// are then added in one order, which is part of the contract: another order has other bits.
+/// The vectors of kernels/cpu have this many lanes. To sum a row, each lane sums its own elements.
+/// Then the sums of the lanes are added in one fixed order. The order is part of the contract,
+/// because another order gives other bits.
 inline constexpr int kLanes = 16;
 
 /// Adds 16 sums: lane i with i + 8, then with i + 4, i + 2 and i + 1. Destroys them.
