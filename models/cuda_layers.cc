@@ -98,7 +98,8 @@ Status CudaLayers::take_kv_cache(int32_t blocks) {
 
 Result<std::optional<KvRoom>> CudaLayers::kv_room() const {
   SHOAL_ASSIGN_OR_RETURN(const Device::Room room, parts_.device->memory_info());
-  // What this rank's cache has now it gives back before it takes another one.
+  // The rank gives back its present cache before it takes another one, so the bytes of the present
+  // one count as free.
   return std::optional<KvRoom>(
       {.gpu = parts_.device->name(),
        .free_bytes = room.free_bytes + static_cast<uint64_t>(kv_bytes_),

@@ -103,7 +103,7 @@ class CudaLayers final : public Layers {
   std::unique_ptr<LibraryProducts> products_;  // nullptr: own kernels compute every product
   int64_t kv_bytes_ = 0;
   ShoalAttention attention_ = {};  // what is the same in every step
-  // Of the step that runs:
+  // The members from here on describe the step that runs now.
   const DecoderBatch* batch_ = nullptr;
   int32_t rows_ = 0;
   int longest_ = 0;  // positions of the longest sequence

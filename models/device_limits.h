@@ -9,7 +9,7 @@
 
 namespace shoal {
 
-// What devices can compute, and what it takes of them. None of it needs a device.
+// What devices can compute, and how much device memory it takes. These functions need no device.
 
 /// What the kernels of devices cannot compute: UNIMPLEMENTED, naming the field of config.json and
 /// the limit.

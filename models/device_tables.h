@@ -16,8 +16,8 @@ namespace shoal {
 Status fill_rotary_tables(Device& device, const ModelConfig& config, ThreadPool& pool,
                           int positions, float* cos, float* sin);
 
-/// Fills marks with 0, 1, ..., count - 1. A stream that copies one of them to the host shows how
-/// far it has come.
+/// Fills marks with 0, 1, ..., count - 1. A stream copies one of these numbers to the host to show
+/// how far it has come.
 Status fill_progress_marks(Device& device, int count, uint32_t* marks);
 
 // How far a stream is in a step. It begins with mark 0. Each half of a layer (attention, then mlp)

@@ -33,7 +33,7 @@ struct StepLogits {
   ArgmaxResult* best = nullptr;
 };
 
-/// The most that one step can have.
+/// The largest step that is possible: the most of each of these that one step can contain.
 struct StepRoom {
   int32_t rows = 0;        ///< tokens
   int32_t sequences = 0;   ///< sequences
@@ -45,9 +45,10 @@ struct StepRoom {
 /// an error, which ends the step with that error. They may be empty.
 struct StepSigns {
   std::function<Status()> moved;  ///< another part of the step has been completed
-  /// Called before a step's first op on a device, and then about every 100 ms while that is
-  /// awaited, with what it is in, for people: "its GPU in layer 5, mlp". mark: how far it is in the
-  /// step. sums: it may be waiting for other ranks there.
+  /// Called before a step's first op on a device, and then about every 100 ms while the host waits
+  /// for the device. where: what the device is doing, in words for people: "its GPU in layer 5,
+  /// mlp". mark: how far the device is in the step. sums: the device may be waiting for other ranks
+  /// at this place.
   std::function<Status(const std::string& where, uint64_t mark, bool sums)> waits;
 };
 

@@ -33,8 +33,8 @@ void fields(Archive& archive, ProductLibrary& m) {
 ProductLibrary product_library_for(const std::vector<std::string>& compute_capabilities,
                                    std::string path, std::string version);
 
-/// Whether the library computes any product of such a model. It has none of float16 weights and
-/// float32 activations.
+/// Whether the library computes any product of such a model. The library has no products of float16
+/// weights with float32 activations.
 bool library_computes(const ProductLibrary& library, Dtype type, int32_t most_rows);
 
 /// The rows for which plans are made, ascending: a product of r rows takes the plan of the first

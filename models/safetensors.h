@@ -60,8 +60,8 @@ class Checkpoint {
   static Result<Checkpoint> open(const std::string& model_dir);
 
   /// Maps the files of a checkpoint that was opened elsewhere. The descriptors are only read, and
-  /// may be closed afterwards. DATA_LOSS, with the file: it does not have the size that it had when
-  /// it was opened. INTERNAL: the layout is not one of an open checkpoint.
+  /// may be closed afterwards. DATA_LOSS, with the file: its size has changed since it was opened.
+  /// INTERNAL: the layout is not one of an open checkpoint.
   static Result<Checkpoint> map(const CheckpointLayout& layout);
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;

@@ -49,7 +49,8 @@ bool has_method(const Value& value, std::string_view name) {
   }
 }
 
-/// An attribute of loop; null if it has none of this name.
+/// Sets `out` to the attribute of `loop` that has this name. Returns false if there is no such
+/// attribute.
 bool loop_attribute(const Value& value, std::string_view name, Value& out) {
   const auto& loop = static_cast<const LoopObject&>(*value.object);
   const auto index = static_cast<int64_t>(loop.index);

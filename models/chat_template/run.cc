@@ -12,7 +12,7 @@ Run::~Run() {
 }
 
 Value Run::new_namespace(DictObject attributes) {
-  // It is kept until the end, so that it costs more than other values.
+  // A namespace costs more steps than other values, because it is kept until the end of the run.
   if (!step(100)) return {};
   auto space = std::make_shared<NamespaceObject>();
   space->attributes = std::move(attributes);

@@ -8,9 +8,9 @@ namespace shoal::jinja {
 /// Python's repr() of a float: the shortest digits that give the same number.
 std::string float_text(double number);
 
-/// Python's str() and repr(). The characters of strings keep their origin; the others have that of
-/// the value which they spell. Fails for functions and the like, which Python spells with an
-/// address.
+/// Python's str() and repr(). The characters of strings keep their origin. All other characters get
+/// the origin of the value that they spell. Fails for values such as functions, because Python
+/// spells these with an address.
 Text str_text(Run& run, const Value& value);
 Text repr_text(Run& run, const Value& value);
 

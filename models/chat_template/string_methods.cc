@@ -205,7 +205,8 @@ bool is_letter_or_number(char32_t c) {
   return is_letter(c) || is_numeric(c);
 }
 
-/// isupper and islower: whether there are letters of this case and none of the other.
+/// isupper and islower: true if the text has at least one letter of the wanted case and no letter
+/// of the other case.
 template <bool (*Wanted)(char32_t), bool (*Other)(char32_t)>
 Value has_one_case(Run& run, std::string_view name, const Value& self, const Arguments& arguments) {
   const Signature given(run, name, arguments, "");

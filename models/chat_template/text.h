@@ -36,8 +36,8 @@ class Text {
   std::vector<ByteSpan> from_request_;
 };
 
-/// The number of characters (code points), and the byte at which character `index` begins; the size
-/// if there are not as many.
+/// The first function counts the characters (code points). The second one returns the byte at which
+/// character `index` begins, or text.size() if the text has no such character.
 size_t count_characters(std::string_view text);
 size_t byte_of_character(std::string_view text, size_t index);
 

@@ -113,9 +113,10 @@ NamespaceObject& namespace_of(const Value& value);
 std::string undefined_reason(const Value& value);
 
 int nesting_of(const Value& value);
-/// About what it costs to compare the value with another one, in steps: 1 for a value, 1 for each
-/// 256 bytes of a string, and for a list or dict the sum of what it holds. What it holds twice
-/// counts twice, because a comparison walks it twice. At most kMaxWeight + 1.
+/// About how many steps it costs to compare the value with another one: 1 for a value, and 1 more
+/// for each 256 bytes of a string. A list or dict costs the sum of the values in it. A value that
+/// is in it twice counts twice, because a comparison walks it twice. The result is at most
+/// kMaxWeight + 1.
 size_t weight_of(const Value& value);
 /// A list or tuple. One that is nested too deeply becomes an undefined value.
 Value sequence_value(Type type, std::vector<Value> items, bool from_request = false);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kWordSpace = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
-/// Where the next word begins after byte `from`: at a space that does not follow another one. The
-/// length of the text if there is none.
+/// The byte at which the next word after byte `from` begins. A word begins at a space that does not
+/// follow another space. If no word follows, the result is the length of the text.
 size_t next_word(std::string_view text, size_t from) {
   for (size_t at = text.find(kWordSpace, from + 1); at != std::string_view::npos;
        at = text.find(kWordSpace, at + 1)) {

@@ -13,8 +13,8 @@ namespace {
 // Unicode's White_Space. PCRE2's own \s has U+180E too.
 constexpr std::string_view kSpace =
     R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-// PCRE2's own \w lacks marks and connectors and includes all of \p{N}. Of the numbers that are not
-// digits, Oniguruma's \w includes only those of Latin-1.
+// PCRE2's own \w lacks marks and connectors and includes all of \p{N}. Oniguruma's \w includes all
+// digits, but only those other numbers that are in Latin-1.
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 constexpr std::string_view kHex = "0-9A-Fa-f";
 
