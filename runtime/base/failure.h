@@ -34,7 +34,8 @@ constexpr bool moves_bytes(Phase phase) {
   return phase != Phase::kSpawn && phase != Phase::kLoad && phase != Phase::kTouch;
 }
 
-/// How long a start was in each of its phases. Those that it had not are missing.
+/// How many seconds a start spent in each of its phases. A phase that the start never entered has
+/// no entry.
 using PhaseSeconds = std::map<Phase, double>;
 
 /// Why a group of ranks did not start, or why it ended.

@@ -29,10 +29,10 @@ Result<Json> parse_json(std::string_view text, std::string_view what,
 /// U+FFFD.
 std::string json_text(const Json& json, int indent = -1);
 
-/// The text; null if it is empty, where that means that there is none.
+/// The text, or null if it is empty. For fields where an empty text means that there is none.
 Json text_or_null(const std::string& text);
 
-/// The number; null if it is 0, where that means that there is none.
+/// The number, or null if it is 0. For fields where 0 means that there is no number.
 Json number_or_null(int64_t number);
 
 /// A number with the fewest digits that read back as the same float32. NaN and infinities, which

@@ -23,8 +23,8 @@ const LogOptions& log_options();
 
 /// How long the line that says why a process ends waits for a reader that has stopped.
 inline constexpr int64_t kLastLineMs = 1'000;
-/// How long any line waits, because a reader may only be slow. A reader that has let this pass has
-/// stopped, and nothing waits for it again until it has read.
+/// How long any line waits for the reader, which may only be slow. If it does not read within this
+/// time, it counts as stopped, and no line waits for it again until it has read.
 inline constexpr int64_t kSlowReaderMs = 20;
 
 /// A status as this process shows it to its reader: for a person its plain_text(), and with

@@ -105,7 +105,7 @@ void ThreadPool::run_erased(Erased body, const void* context) {
   if (sleepers_.load(std::memory_order_seq_cst) != 0) generation_.notify_all();
   body(context, 0);
   for (int spins = 0; spins < kSpins; ++spins) {
-    // Acquire: what the others wrote before they counted themselves out.
+    // Acquire, so that this thread sees what the others wrote before they counted themselves out.
     if (running_.load(std::memory_order_acquire) == 0) return;
     relax();
   }
@@ -115,15 +115,15 @@ void ThreadPool::run_erased(Erased body, const void* context) {
 void ThreadPool::wait_for_stragglers() {
   const auto sleep_at = std::chrono::steady_clock::now() + kMostYielding;
   // Acquire, as in run_erased(). Each thread's decrease continues the release of those before it,
-  // so that the last one brings what all of them wrote.
+  // so the value of the last decrease makes the writes of all threads visible.
   while (running_.load(std::memory_order_acquire) != 0) {
     if (std::chrono::steady_clock::now() < sleep_at) {
       sched_yield();  // the stragglers may be waiting for this very core
       continue;
     }
     // Sequentially consistent, and in this order: the last thread counts itself out and then looks
-    // whether the caller sleeps (work()). If it sees that it does not, its decrease came before
-    // this look at running_, which then gives 0.
+    // whether the caller sleeps (work()). If it sees that the caller is not asleep, its decrease
+    // came before the caller looks at running_ below, and that look gives 0.
     caller_sleeps_.store(true, std::memory_order_seq_cst);
     const int left = running_.load(std::memory_order_seq_cst);
     if (left != 0) running_.wait(left, std::memory_order_seq_cst);

@@ -26,7 +26,7 @@ struct WaitState {
   uint64_t collective = 0;
   std::string what;            ///< "all_reduce of 2048 floats"; empty before the first
   std::vector<int> waits_for;  ///< ranks whose part has not arrived; empty if it waits for none
-  /// Nobody can tell whose part has not arrived, so that waits_for is all other ranks.
+  /// True: nobody can tell whose part has not arrived, so waits_for names all other ranks.
   bool guessed = false;
 };
 
@@ -88,10 +88,10 @@ class Communicator {
   /// thread: after a collective has failed, or inside Interrupted.
   virtual WaitState wait_state() const = 0;
 
-  /// How long this rank has waited for others in all collectives so far, in which it could do
-  /// nothing else: until their parts were ready, also if it was held up then. The rank that comes
-  /// last waits for nobody. A wait that ends within a few polls does not count. nullopt: this
-  /// process cannot tell, because devices wait for each other.
+  /// How long this rank has waited for others in all collectives so far. A wait ends when the parts
+  /// of the others are ready, even if this rank is held up at that moment. The rank that comes last
+  /// waits for nobody. A wait that ends within a few polls does not count. nullopt: this process
+  /// cannot tell, because devices wait for each other.
   virtual std::optional<Waited> waited() const { return std::nullopt; }
 
   /// The same group's collectives on memory of the ranks' devices; nullptr if the ranks' processes

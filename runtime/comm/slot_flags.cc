@@ -24,11 +24,12 @@ void SharedFlags::sleep(int rank, uint32_t steps, int timeout_ms) {
   if (!(seen & kSleepers)) {
     // That no sleeper is missed needs no order between two words: the flag is in the word that the
     // rank changes, all changes of one word have an order on every processor, and both sides read
-    // and write it in one access. If this one comes first, the rank's next change sees the flag and
-    // wakes. If that one comes first, this one fails. And the kernel, which compares the word with
-    // `seen` under the lock that FUTEX_WAKE takes, does not sleep if the rank has changed it since.
-    // A peer that acquires the word with this flag in it still sees what the rank released, because
-    // a change that reads and writes continues the release that it read.
+    // and write it in one access. If this exchange comes first, the rank's next change sees the
+    // flag and wakes the sleeper. If the rank's change comes first, this exchange fails. And the
+    // kernel, which compares the word with `seen` under the lock that FUTEX_WAKE takes, does not
+    // sleep if the rank has changed it since. A peer that acquires the word with this flag in it
+    // still sees what the rank released, because a change that reads and writes continues the
+    // release that it read.
     if (!progress.compare_exchange_strong(seen, seen | kSleepers, std::memory_order_acq_rel))
       return;
     seen |= kSleepers;

@@ -13,11 +13,12 @@ struct Waited {
   RunningClock::duration for_previous{0};
 };
 
-/// Counts how long a rank waits for parts of other ranks: from when it needed one until that one
-/// was ready, which the rank that brings it states. So it does not count if something keeps this
-/// rank from running when it could go on, as a quota of processor time does. A part that nobody
-/// states a moment for counts up to the last look that was surely in vain. A pause of the whole
-/// process counts for at most 0.1 s per look, as in RunningClock. Used by one thread.
+/// Counts how long a rank waits for the parts of other ranks. A wait begins when the rank needs a
+/// part. It ends at the moment when the part was ready, which the rank that brings the part states.
+/// So a delay does not count if this rank could go on but does not get to run, for example because
+/// of a quota of processor time. If nobody states the moment for a part, the wait ends at the last
+/// look at which the part was certainly not there. A pause of the whole process counts for at most
+/// 0.1 s per look, as in RunningClock. Used by one thread.
 class WaitTime {
  public:
   /// The rank needs parts of others from now on.

@@ -52,8 +52,8 @@ struct ShoalPushAllReduce {
   /// Identifies the collective. All ranks must pass the same value. The kernels compare it, and sum
   /// nothing if a peer's differs.
   uint16_t mark;
-  /// What the host calls the collective. A push that fails copies it, because the host has mostly
-  /// enqueued others behind it.
+  /// The host's name for the collective. A push that fails copies the name, so that the host can
+  /// tell which collective failed even after it has enqueued others behind it.
   uint32_t name[kShoalNameWords];
   /// [1 + kShoalNameWords] in mapped host memory. The first word is 0, or 1 + the rank that did not
   /// come in time, plus kShoalOtherMark if it came with another mark. Once it is set, later kernels

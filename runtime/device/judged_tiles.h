@@ -76,8 +76,8 @@ inline uint32_t number_of(Kind kind, const Numbers& numbers, uint64_t word) {
   return sign | (numbers.least + choice % numbers.count) << 23 | fraction;
 }
 
-/// The inputs of a tile as float32: the first 16 bits of a factor are its bfloat16, and tf32 reads
-/// the first 19 and has half as many factors.
+/// The inputs of a tile, as the bits of float32 numbers. A tile of bfloat16 takes the first 16 bits
+/// of each factor. A tile of tf32 reads the first 19 bits, and has only half of the factors.
 struct Tile {
   uint32_t a[kRows][kFactors];
   uint32_t b[kColumns][kFactors];  ///< by columns
@@ -123,7 +123,8 @@ inline Words bf16_words(const Tile& tile) {
   }
   return words;
 }
-/// Without what tf32 does not read, because a device's instruction does not say that it ignores it.
+/// Clears the bits that tf32 does not read, because the description of the device's instruction
+/// does not promise that it ignores them.
 inline Words tf32_words(const Tile& tile) {
   Words words;
   for (int word = 0; word < kFactors / 2; ++word) {

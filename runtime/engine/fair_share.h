@@ -13,9 +13,9 @@ struct Eviction {
 };
 
 /// The rule of fair shares, wherever requests wait. A client may hold all that there is, as long as
-/// no other one needs a part. If one does, a client that holds more than half has requests evicted,
-/// but never so many that it has less than the other one then has. Otherwise two clients would
-/// evict each other in turn.
+/// no other one needs a part. If another one does, requests of a client that holds more than half
+/// are evicted. Eviction stops before that client would have less than the other one then has,
+/// because otherwise two clients would evict each other in turn.
 constexpr bool is_fair(const Eviction& eviction) {
   return eviction.held > eviction.limit / 2 && eviction.kept >= eviction.wanted;
 }

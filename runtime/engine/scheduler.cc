@@ -168,7 +168,8 @@ void Scheduler::plan_prompts(int32_t budget) {
   budget_spent_ = budget > 0 && left <= 0;
 }
 
-/// Schedules up to `budget` tokens of a running sequence, as many as there are blocks for.
+/// Schedules up to `budget` tokens of a running sequence, or fewer if there are no blocks for all
+/// of them.
 void Scheduler::grant(Sequence& sequence, int32_t budget) {
   const int32_t wanted = std::min(budget, sequence.missing());
   const auto room = [&] {
@@ -208,8 +209,9 @@ bool Scheduler::held_back(const Sequence& sequence) const {
          std::any_of(waiting_.begin(), waiting_.end(), waits_for);
 }
 
-/// How many blocks a running sequence will probably have when it ends: those for as many tokens as
-/// others have generated, and at least one more than its tokens take.
+/// How many blocks a running sequence will probably have when it ends. The guess is that it
+/// generates the usual number of tokens of the sequences that have ended. It is at least one block
+/// more than its tokens take now.
 int32_t Scheduler::expected_blocks(const Sequence& sequence) const {
   const int64_t most = std::min<int64_t>(
       int64_t{sequence.prompt_tokens} + sequence.request.max_tokens - 1, longest_);

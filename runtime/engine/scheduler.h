@@ -78,7 +78,7 @@ class Scheduler {
 
   /// Ends a sequence for any reason (an id, the length, a stop string, a cancel); only this call
   /// removes one. May be called before or after plan() or complete(). Its blocks are free at the
-  /// next plan(). by_itself: it was not cancelled, so that its length says what to expect of
+  /// next plan(). by_itself: it was not cancelled, so its length helps to guess the length of
   /// others. Returns false if there is no such id.
   bool finish(uint64_t id, bool by_itself = true);
 
@@ -88,8 +88,8 @@ class Scheduler {
 
   bool has_work() const { return !running_.empty() || !waiting_.empty(); }
   EngineLoad load() const;
-  /// What goes before such a request if it comes now and no other one comes later. without: ids of
-  /// waiting requests that are left out, because they would be evicted for it.
+  /// The work that would run before such a request if it came now and no other request came later.
+  /// without: ids of waiting requests that are not counted, because they would be evicted for it.
   Backlog ahead_of(const Prospect& prospect, const std::vector<uint64_t>& without = {}) const;
   /// Whether nobody waits, and a seat is free.
   bool idle_seat() const { return waiting_.empty() && has_seat(); }

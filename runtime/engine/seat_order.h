@@ -35,11 +35,11 @@ struct SeatKey {
   auto operator<=>(const SeatKey&) const = default;
 };
 
-/// The order in which waiting sequences get seats. Clients take turns: each gets one seat, the one
-/// whose turn was longest ago first, and a client that comes joins at the end. Of one client's
-/// sequences the one that was overtaken often enough goes first, and otherwise the earlier one. A
-/// better priority goes before any turn, and so does a sequence that has lost its blocks. Not
-/// thread-safe.
+/// The order in which waiting sequences get seats. Clients take turns. Each turn gives one seat,
+/// and the next turn is that of the client whose last turn was longest ago. A new client joins at
+/// the end. Among the sequences of one client, one that was overtaken often enough goes first. If
+/// there is none, the earliest one goes first. A better priority goes before any turn, and so does
+/// a sequence that has lost its blocks. Not thread-safe.
 class SeatOrder {
  public:
   explicit SeatOrder(SchedulingPolicy policy) : policy_(policy) {}

@@ -46,7 +46,8 @@ Result<GpuName> find_gpu(const ShoalCudaModule& module, GpuName gpu) {
           "numbers, another GPU may have its number now, so name GPUs by their UUIDs there"));
 }
 
-/// Ranks of the group have had this device before, so that it may come back.
+/// The error for a device that this rank lacks. If the group has run before, its ranks have had
+/// this device. It may come back then, so the lack counts as a shortage.
 Status lack_of(const GpuName& gpu, const RankStart& start, const Status& why) {
   const Status lack = why.while_doing(cat("rank ", start.rank, " with --ranks-per-gpu ",
                                           start.ranks_per_gpu, " uses ", to_text(gpu)));

@@ -23,7 +23,8 @@ class RankContext {
   /// work.
   virtual const RankStart& start() const = 0;
 
-  /// The connected and proven communicator. A group of one rank has one too.
+  /// The communicator, which is connected and has passed the self-test. A group of one rank also
+  /// has a communicator.
   virtual Communicator& communicator() = 0;
 
   /// This rank's device, selected for the rank's thread. nullptr: neither the work nor the

@@ -10,9 +10,9 @@
 namespace shoal {
 
 /// The collectives on devices of a WatchedCommunicator. Wraps those of the communicator, which must
-/// outlive it, and remembers the same about them. The time that it counts is the host's: that of
-/// enqueuing, and of what the host does for the transfer. That one has been enqueued is no
-/// progress.
+/// outlive it, and remembers for them what WatchedCommunicator remembers for its own. It counts
+/// only time of the host: the time to enqueue, and the time of what the host does for the transfer.
+/// Enqueuing a collective does not count as progress.
 class WatchedCollective final : public DeviceCollective {
  public:
   explicit WatchedCollective(DeviceCollective& inner) : inner_(inner) {}

@@ -11,9 +11,9 @@
 
 namespace shoal {
 
-/// The processes of ranks that were lost, and the devices that they had. Ranks that are started
-/// again get the same devices, and a process gives its device back when it ends. For ranks that
-/// need no device it does nothing. Not thread-safe.
+/// The processes of lost ranks, and the devices that they had. Ranks that are started again get the
+/// same devices, and a process gives its device back only when it ends. If the ranks need no
+/// device, this class does nothing. Not thread-safe.
 class DeviceHolders {
  public:
   /// What every rank of the group is sent.
@@ -22,7 +22,7 @@ class DeviceHolders {
         ranks_per_gpu_(start.ranks_per_gpu),
         gpus_(start.gpus) {}
 
-  /// A group that has run is lost: its processes, by rank.
+  /// Records that a group that has run is lost. processes: those of the group, by rank.
   void lost(std::vector<pid_t> processes) { lost_ = std::move(processes); }
   /// StartControl::on_left_behind.
   void left_behind(int rank, pid_t process);

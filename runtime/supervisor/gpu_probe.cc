@@ -96,7 +96,7 @@ void blame(const GpuFindings& findings, const std::string& why) {
   facts->error = cat("a try to ", findings.doing, " ", why);
 }
 
-/// Gives a verdict to every pair that has none.
+/// Gives every pair that has no verdict yet the verdict kNotTried.
 void complete_verdicts(GpuFacts* facts) {
   for (const auto& [from, to] : gpu_pairs_to_try(*facts)) {
     const auto same = [from = from, to = to](const GpuPeerVerdict& v) {

@@ -115,8 +115,8 @@ Place place_of(const DeviceMark& device) {
 }
 
 /// How far the device of another rank is, beside one at this place. A rank that has said nothing,
-/// or waits for nobody, has not come to where devices sum. One that waits for ranks in another way
-/// may wait for this one.
+/// or waits for nobody, has not come to where devices sum. A rank that waits for others without a
+/// device may be waiting for this rank.
 Place place_beside(const RankProcess& other, Place place) {
   if (!other.failure) return {};
   const RankWait& wait = other.failure->wait;
@@ -124,9 +124,10 @@ Place place_beside(const RankProcess& other, Place place) {
   return wait.waits_for.empty() ? Place() : place;
 }
 
-/// Whom a rank with a failure waits for, as far as anybody knows. A device does not say that. It
-/// waits for nobody where it computes by itself, and where it sums for those that have not come so
-/// far. If there are none, it may wait for those in the same sum, where something is lost.
+/// Whom a rank with a failure waits for, as far as anybody knows. A device does not say it, so it
+/// is concluded from where the devices are. While a device computes by itself, it waits for nobody.
+/// While it sums, it waits for the devices that are not as far. If there are none, it may be
+/// waiting for those in the same sum, because something was lost there.
 std::vector<int32_t> awaited_by(const RankProcess& rank, const std::vector<RankProcess>& ranks) {
   const RankWait& wait = rank.failure->wait;
   if (!wait.device) return wait.waits_for;

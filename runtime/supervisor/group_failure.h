@@ -35,9 +35,10 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
                         bool out_of_memory);
 
 /// Finds out who waits for whom after nothing has moved for this many seconds. Call it once the
-/// ranks have had the time to report where they are. The rank to blame is one that is stopped
-/// or frozen (Fault::kHeldUp), otherwise the first that waits for nobody. A rank whose device
-/// computes by itself does so, and one whose device sums waits for those that are not as far.
+/// ranks have had the time to report where they are. The rank to blame is one that is stopped or
+/// frozen (Fault::kHeldUp). If there is none, it is the first that waits for nobody. A rank waits
+/// for nobody while its device computes by itself. While its device sums, it waits for the ranks
+/// that are not as far.
 Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase& phase,
                         double seconds);
 

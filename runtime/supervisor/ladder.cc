@@ -369,8 +369,8 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
 std::optional<Failure> Ladder::refuse_current(const Failure& failure) {
   if (report_.world_size == 1 || at_ >= report_.order.size()) return std::nullopt;
   (void)equipment_.compare(nccl_use(), {});
-  // This is the last permitted rung and it has worked before, so keep it. Or another rung has
-  // failed, which was tried because this one is short of something.
+  // The rung is kept in two cases. It is the last permitted one, and it has worked before. Or it
+  // was another rung that failed, which was tried because this one is short of something.
   if ((!tried_.empty() && tried_ != report_.order[at_]) || at_ + 1 == report_.order.size() ||
       report_.order[at_] == options_.min_transport)
     return std::nullopt;

@@ -84,8 +84,8 @@ class Ladder {
   /// that were considered are in it.
   const PhaseSeconds& front_phases() const { return phases_.seconds(); }
   const std::string& rung() const { return report_.rung; }  ///< the one in use; empty: none
-  /// The one over which ranks were started last, whether it has worked or not. Empty: none, or
-  /// there is only one rank.
+  /// The rung over which ranks were started last, even if that start failed. Empty: no ranks were
+  /// started yet, or there is only one rank.
   const std::string& last_tried() const { return tried_; }
   /// A group has been started well.
   bool has_run() const { return has_run_; }

@@ -46,7 +46,7 @@ ProcessorUse RankProcess::look_at_processor() {
   const std::chrono::nanoseconds before = cpu_seen;
   const auto used = reaped ? std::nullopt : processor_time(process.pid);
   cpu_seen = used.value_or(before);
-  // Of a rank whose time cannot be read, nobody knows that it gets none.
+  // If the processor time of the rank cannot be read, nobody knows whether it starves.
   if (!used || !held_up().empty()) return ProcessorUse::kNone;
   if (cpu_seen - before >= kRuns) return ProcessorUse::kSome;
   return uses_processor(process.pid) ? ProcessorUse::kStarves : ProcessorUse::kNone;

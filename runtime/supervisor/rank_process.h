@@ -51,7 +51,8 @@ struct RankProcess {
   /// What it had used of the processor at the last look, and at StepWatch's first one, in all.
   std::chrono::nanoseconds cpu_seen{0}, cpu_at_first_look{0};
 
-  /// It has said that it is in this phase, or, for kIdle, that it has started.
+  /// To be called when the rank has reported that it enters this phase. kIdle means that it has
+  /// reported the end of its start.
   void enter(Phase next) {
     phase = next;
     if (next == Phase::kIdle) {
@@ -89,8 +90,8 @@ struct RankProcess {
   /// nothing that can be seen. It will not answer then.
   std::string held_up() const;
 
-  /// Looks again what it has used of the processor. Two looks are so far apart that a process which
-  /// runs uses a millisecond between them.
+  /// Looks again how much processor time the rank has used. Call it so rarely that a process which
+  /// runs uses at least a millisecond between two looks.
   ProcessorUse look_at_processor();
 
   /// True if it moves bytes to its peers and does nothing else.
@@ -105,8 +106,8 @@ struct RankProcess {
 /// 10 ms if the end of a rank can only be found by looking.
 int poll_ms(const std::vector<RankProcess>& ranks, Deadline deadline);
 
-/// Looks for ranks that write a core file, and gives them 2 s for it. One that has not ended then
-/// is killed. True: there was one. It waits for nobody if there is none.
+/// Looks for ranks that are writing a core file, gives them 2 s to end, and then kills those that
+/// have not ended. Returns whether there was such a rank. If there is none, it returns at once.
 bool end_dumps(std::vector<RankProcess>& ranks);
 
 /// How long the slowest rank was in each phase.

@@ -49,8 +49,8 @@ Code spawn_code(int error) {
 
 /// The descriptor that reports the end of the process, or none where the kernel has no such thing:
 /// Linux before 5.3 answers ENOSYS, and a container's filter may answer EPERM. The end is then
-/// found by looking (RankProcess::unwatched). Only a lack of descriptors or memory is an error. The
-/// pid is ours until we have reaped it, so that this cannot open another process.
+/// found by looking (RankProcess::unwatched). Only a lack of descriptors or memory is an error. No
+/// other process can have this pid, because the kernel keeps it for our child until we reap it.
 Result<Fd> open_pidfd(int rank, pid_t pid) {
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   const int error = errno;

@@ -48,7 +48,8 @@ std::optional<StepVerdict> StepWatch::judge(std::vector<RankProcess>& ranks) {
   }
   if (!first && silent_s >= kMostTimeouts * timeout_s_) {
     const double used_s = seconds(most);
-    // With as much of the processor as a whole time-out, a part of a layer ends or spins.
+    // A part of a layer that has used a whole time-out of processor time and has not ended must be
+    // spinning.
     const auto why =
         used_s >= timeout_s_ ? StepVerdict::Why::kSpinning : StepVerdict::Why::kStarved;
     return StepVerdict{why, silent_s, busiest, used_s};

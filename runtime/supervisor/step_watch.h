@@ -24,8 +24,8 @@ struct StepVerdict {
 /// Decides when a step has hung. A step may take as long as it likes if some rank completes another
 /// part of its work (RankContext::moved) within the time-out. If none does, a rank may still be in
 /// the middle of a long part. It then uses processor time, or waits for no more than a processor,
-/// so the step gets more time, up to ten times the time-out. So does one in which a rank waits for
-/// others and gets no processor itself. Not thread-safe.
+/// so the step gets more time, up to ten times the time-out. A step also gets more time if a rank
+/// that waits for others gets no processor itself. Not thread-safe.
 class StepWatch {
  public:
   explicit StepWatch(double timeout_s) : timeout_s_(timeout_s) {}

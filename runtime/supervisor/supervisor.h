@@ -18,7 +18,7 @@
 
 namespace shoal {
 
-/// Which restart this is, of those that are granted.
+/// The number of a restart, and the number of restarts that are granted.
 struct RestartCount {
   int restarts = 0;
   int max_restarts = 0;

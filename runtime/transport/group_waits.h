@@ -9,15 +9,15 @@
 
 namespace shoal {
 
-/// How much of one rank's steps was waiting for other ranks, and for the previous one alone. Older
-/// steps count less: those that were kRecentSeconds of steps ago count 1/e times as much as new
-/// ones.
+/// The share of one rank's steps in which it waited for other ranks, and the share in which it
+/// waited for the previous rank alone. Older steps count less: a step after which steps of
+/// kRecentSeconds have run counts 1/e times as much as a new one.
 class RankWaits {
  public:
   static constexpr double kRecentSeconds = 60;
 
-  /// Adds steps that took `seconds` together, in which the rank waited for `waited` seconds, of
-  /// these for `for_previous` seconds while the previous rank alone was missing.
+  /// Adds steps that took `seconds` together. In these steps the rank waited for `waited` seconds.
+  /// During `for_previous` seconds of that wait only the previous rank was missing.
   void add(int64_t steps, double seconds, double waited, double for_previous);
 
   int64_t steps() const { return steps_; }
@@ -36,11 +36,11 @@ class RankWaits {
 ///
 /// A rank makes the others wait while only its contribution to a sum is missing. The sum would end
 /// that much earlier if the rank came together with the next slowest one. Any other rank could
-/// count this. The rank after it does, so that each rank counts for one, and every rank is counted.
-/// Nothing is subtracted for what a rank waits in other sums: it waits there because it has less
-/// work, or because another rank is held up, and its own lateness costs as much all the same. Two
-/// ranks that are late together have small shares. of_rank shows them, because they wait less than
-/// the others.
+/// count this time. The next rank counts it, so that each rank counts for exactly one other rank
+/// and no rank is left out. The time that a rank itself waits in other sums is not subtracted. It
+/// waits there because it has less work or because another rank is held up, and neither makes its
+/// own lateness cheaper. If two ranks are late together, both have small shares. They can still be
+/// seen in of_rank, because they wait less than the others.
 struct GroupWaits {
   /// A rank that makes the others wait.
   struct Last {

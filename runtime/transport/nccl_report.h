@@ -18,8 +18,8 @@ struct NcclUse {
   std::string version;  ///< "2.28.9": of the log or the library, otherwise the one that was assumed
   std::string library;  ///< the file; empty: no library was loaded
   int library_version = 0;  ///< its NCCL_VERSION_CODE; 0: none was loaded
-  /// What holds of ranks on this rung. Of the known bugs they can meet those that ask for nothing
-  /// else.
+  /// The conditions that are true for ranks on this rung. A known bug can affect these ranks only
+  /// if its condition is among them.
   std::vector<NcclBugCondition> conditions;
   std::vector<SettingOutcome> settings;  ///< what the rung wants, and what is in force
   std::vector<NcclUserSetting> user;     ///< all that the user has set
@@ -43,10 +43,12 @@ struct NcclUse {
 /// rung must be one of NCCL's.
 NcclUse plan_nccl_use(const std::string& rung, const RungContext& context);
 
-/// logs: one per rank, with what has been written so far.
+/// Adds to *use what NCCL has logged. logs: one text per rank, which holds what the rank has logged
+/// so far.
 void add_nccl_logs(const std::vector<std::string>& logs, NcclUse* use);
 
-/// Somebody has seen that the ranks hold this much. use->used_bytes becomes no less.
+/// Records that the ranks were seen to hold this many bytes of /dev/shm. use->used_bytes keeps the
+/// largest number that was seen.
 void see_nccl_bytes(int64_t bytes, NcclUse* use);
 
 /// FAILED_PRECONDITION: NCCL does not connect as the rung says ("P2P" for nccl-p2p), so that its

@@ -40,8 +40,8 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
                              const std::vector<Shortage>& refused,
                              const std::string& clean_stale = kCleanStale, int communicators = 1);
 
-/// What to change after a start of this many ranks that ended for this, which was no rung's
-/// refusal. Only a lack of descriptors has a remedy.
+/// What the user can change after a start of this many ranks has failed for a reason that was not
+/// the refusal of a rung. Only a lack of descriptors has a remedy.
 std::vector<Remedy> remedies_of_failure(const HostFacts& facts, int world_size,
                                         const Status& failure);
 

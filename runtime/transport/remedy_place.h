@@ -14,7 +14,7 @@ namespace shoal {
 /// are not do not overflow.
 inline constexpr int64_t kMostShmBytes = int64_t{1} << 60;
 
-/// The bytes of whole pages that hold this many.
+/// The bytes, rounded up to whole pages of this machine.
 inline int64_t in_pages(const HostFacts& facts, int64_t bytes) {
   const int64_t page = std::max<int64_t>(facts.page_bytes, 1);
   return (bytes + page - 1) / page * page;

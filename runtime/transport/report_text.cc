@@ -60,8 +60,8 @@ bool was_refused(const TransportReport& report, const std::string& rung) {
                      [&](const Refusal& refusal) { return refusal.rung == rung; });
 }
 
-/// What the rung in use takes, and what the refused ones would. No other was looked at, so that
-/// what those need explains nothing.
+/// The memory that the rung in use takes, and that the refused rungs would have taken. The needs of
+/// all other rungs are left out: those rungs were not looked at, so their needs explain nothing.
 std::string needs_text(const TransportReport& report) {
   std::string text;
   size_t others = 0;

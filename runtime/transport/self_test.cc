@@ -39,8 +39,8 @@ uint64_t mix(uint64_t x) {
 
 /// The bits of a float that are random: its sign and its mantissa.
 constexpr uint32_t kAllBits = 0x807fffffu;
-/// Of the mantissa only the upper 18: a sum of up to 32 such floats is a multiple of 2^-18 below
-/// 64, and so has no rounding in any order.
+/// Only the upper 18 bits of the mantissa are random. A sum of up to 32 such floats is a multiple
+/// of 2^-18 below 64, so it needs no rounding in any order.
 constexpr uint32_t kBitsOfExactSums = 0x807fffe0u;
 
 /// Makes the floats of one plane in one round: either sign, magnitudes in [1, 2), the bits of

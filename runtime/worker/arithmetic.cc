@@ -110,7 +110,7 @@ Status matmul_part(const KernelTable& kernels, Dtype dtype, float scale, Hash& h
   const std::vector<std::byte> inputs = rounded(x, activation_dtype(dtype));
   std::vector<float> y(2 * kRows * kOutputs);
   const MatmulArgs args{&w, inputs.data(), stride, y.data(), kOutputs, kRows * kOutputs};
-  // Of many rows only the last panels, because the reference takes long for them.
+  // For many rows, only the last panels are computed, because the reference takes long for them.
   const struct {
     int rows, first_panel;
   } parts[] = {{1, 0}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {6, 0}, {7, 0}, {12, 1}, {kRows, 2}};

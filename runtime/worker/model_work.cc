@@ -135,8 +135,9 @@ Result<std::vector<RankTensorCores>> ModelWork::check_device(const ModelStart& s
   return ranks;
 }
 
-/// Takes the whole KV cache once the group has taken everything else, and as much of it as every
-/// rank has room for. Returns what this rank has found on its device.
+/// Takes the whole KV cache, after all ranks have taken all other memory. Its size is the largest
+/// for which every rank has room. Returns the room that this rank has found on its device, or
+/// nullopt if the rank has no device.
 Result<std::optional<KvRoom>> ModelWork::settle_kv_cache(const ModelStart& start,
                                                          RankContext& context) {
   SHOAL_ASSIGN_OR_RETURN(const std::optional<KvRoom> mine, runner_->kv_room());

@@ -82,8 +82,8 @@ void fields(Archive& archive, ModelReady& m) {
           m.tensor_cores);
 }
 
-/// Whether the ranks have taken the same number of blocks of KV cache, on which the front's plans
-/// count. INTERNAL names the first that has another one than rank 0.
+/// Checks that all ranks have the same number of blocks of KV cache, because the front's plans rely
+/// on it. INTERNAL, with the first rank whose number differs from that of rank 0.
 Status check_alike(const std::vector<ModelReady>& ranks);
 
 class ModelRunner;

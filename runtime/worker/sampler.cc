@@ -181,8 +181,8 @@ void keep_top_p(float top_p, std::vector<Candidate>* candidates) {
   }
 }
 
-/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). Of equal
-/// values the lowest id wins.
+/// The Gumbel-max trick: argmax of weight - log(-log(u)) is a draw from softmax(weight). If values
+/// are equal, the lowest id wins.
 int32_t draw(std::span<const Candidate> candidates, uint64_t seed, int32_t position) {
   const uint64_t stream = stream_of(seed, position);
   double best = -HUGE_VAL;

@@ -10,7 +10,8 @@
 namespace shoal {
 namespace {
 
-// What has no bug for which it is refused has all fields of our NcclConfig.
+// Older versions of NCCL are refused, so every version that is used has all fields of our
+// NcclConfig.
 static_assert(kNcclFloor >= static_cast<int>(NcclConfig().version));
 
 Status refused(const std::string& what) {

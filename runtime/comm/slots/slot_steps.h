@@ -94,7 +94,8 @@ class SlotSteps {
   uint32_t step_ = 0;     // steps published so far; wraps
   uint64_t collectives_ = 0;  // begun so far, for messages
   uint64_t tag_ = 0;          // of the running collective
-  // Of the running collective. Set at its first sleep, because most collectives never need it.
+  // The deadline of the running collective. It is set when the collective first sleeps, because
+  // most collectives never need it.
   std::optional<Deadline> until_;
   WaitTime wait_time_;
   bool waiting_ = false;         // while asleep for a peer
@@ -240,8 +241,8 @@ std::vector<int> SlotSteps<Flags, Slots>::missing() const {
   return ranks;
 }
 
-/// Waits until every peer has read this rank's slots, which vanish when it leaves, or has itself
-/// left. Gives up after the timeout, and when interrupted.
+/// Waits until every peer has read this rank's slots or has left. This is necessary because the
+/// slots vanish when this rank leaves. Gives up after the timeout, and when interrupted.
 template <class Flags, class Slots>
 void SlotSteps<Flags, Slots>::linger() {
   const Deadline deadline = Deadline::after_ms(settings_.timeout_ms);

@@ -21,7 +21,7 @@
 namespace shoal {
 namespace {
 
-// Of one plane. Limits how much is received before it is summed.
+// The most floats of one plane that are received before they are summed.
 constexpr size_t kPieceFloats = 256 * 1024;
 // With three or more ranks. For smaller messages the second round costs more than it saves.
 constexpr size_t kSlicedFromBytes = 32 * 1024;
@@ -375,7 +375,7 @@ Status TcpCommunicator::broken(int peer, int error) {
                             cat(here(), ": rank ", peer, " has closed its connection"), error));
 }
 
-/// Peers whose message has not fully arrived, or that have not taken this rank's.
+/// The peers with which a message is not complete yet, in one direction or in both.
 std::vector<int> TcpCommunicator::missing() const {
   std::vector<int> ranks;
   for (int peer = 0; peer < world_.size; ++peer) {

@@ -81,8 +81,8 @@ bool is_hierarchy_of(const char* controller, const Mount& mount, int version) {
                       : mount.fs_type == "cgroup2";
 }
 
-/// The groups of this process, the nearest first, that may limit what the controller counts. Not
-/// every one of them has it.
+/// The groups of this process that may limit what the controller counts, the nearest group first.
+/// The controller is not enabled in every one of them.
 std::vector<GroupDirectory> groups_of(const SystemPaths& paths, const std::vector<Mount>& mounts,
                                       const char* controller) {
   const std::string memberships = text_of(paths.root + "/proc/self/cgroup");

@@ -17,8 +17,8 @@ constexpr size_t kMostGpus = 4096;
 struct Range {
   int64_t least = 0;
   int64_t most = kMost;
-  /// The number that says that there is none, or that nobody knows. It is null in JSON, because a
-  /// script would take it for a figure.
+  /// The number that stands for "none" or "unknown". In JSON it becomes null, because a script
+  /// would take the number for a figure.
   int64_t none = INT64_MIN;
 };
 constexpr Range kLimit{-1, kMost, -1};

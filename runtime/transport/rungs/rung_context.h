@@ -16,8 +16,9 @@ struct RungContext {
   RungContext(int ranks, HostFacts place = {}) : world_size(ranks), facts(std::move(place)) {}
 
   int world_size;
-  /// Of NCCL, that exist at once in one /dev/shm and share nothing; 1 or more. What NCCL's rungs
-  /// need is the sum of all, and they have as many channels as fit for all.
+  /// How many communicators of NCCL exist at the same time in one /dev/shm, 1 or more. They share
+  /// nothing. The need of an NCCL rung is therefore the sum of the needs of all communicators, and
+  /// the number of channels is chosen so that all of them fit.
   int communicators = 1;
   HostFacts facts;        ///< includes the NCCL version and ranks per GPU
   NcclUserSettings user;  ///< what the user has set for NCCL
@@ -29,9 +30,10 @@ struct RungContext {
 struct RungSetting {
   std::string name;
   std::string value;
-  /// With any other value it would be another rung. If the user has set one, the rung is refused.
+  /// True: with any other value it would be another rung. If the user has set another value, the
+  /// rung is refused.
   bool essential = false;
-  /// If the user has set one of these other variables, this one is not set either.
+  /// Other variables. If the user has set one of them, the rung does not set this variable.
   std::vector<std::string> yields_to = {};
 };
 

@@ -7,7 +7,8 @@
 
 namespace shoal {
 
-/// What is charged for this many bytes: whole pages of this machine, which may have 64 KiB.
+/// How many bytes the kernel charges for a file of this size: whole pages of this machine. A page
+/// may have 64 KiB.
 int64_t in_pages(size_t bytes, const HostFacts& facts);
 
 /// "2 slots of 4096 B and 256 B of control words for each of 4 ranks": the pool of shm, shm-lean
