@@ -34,8 +34,8 @@ struct FlagEntry {
   std::string help;
   bool takes_value = false;
   ValueForm value = "";  ///< meaningless unless takes_value
-  /// What it is if nobody sets it, as its setter takes it; nullopt: nothing, or it is not known
-  /// yet.
+  /// The value if nobody sets the flag, in the form that the setter takes. nullopt: there is no
+  /// such value, or it is not known yet.
   std::optional<std::string> initial = {};
 };
 

@@ -32,8 +32,8 @@ void add_configuration_flags(FlagParser& parser, ConfigurationFlags* flags);
 /// INVALID_ARGUMENT: --json without --print-config.
 Status check_configuration_flags(const ConfigurationFlags& flags);
 
-/// The settings of the environment and the file, for the flags of this parser. `given`: those of
-/// the command line. A variable that is empty counts as absent, and so does one that no flag has.
+/// The settings of the environment and the file, for the flags of this parser. `given`: the
+/// settings of the command line. A variable counts as absent if it is empty or belongs to no flag.
 /// Errors: those of read_config(). INVALID_ARGUMENT, naming the file and the line: a key that no
 /// flag has (with the nearest one) or that stands there twice, a list for a flag that takes one
 /// value; and naming also the variable: a switch that is neither true nor false.

@@ -15,7 +15,7 @@ struct ForeignFlag {
   std::string_view hint;  ///< half a sentence: what to do instead; may be empty if `use` says it
 };
 
-/// All of them that have a hint.
+/// All known flags of other servers that have a hint.
 std::span<const ForeignFlag> foreign_flags();
 
 /// What to do instead of this flag of another server, as half a sentence; empty if it is not one,

@@ -28,8 +28,9 @@ std::vector<std::string> pieces_of(std::string word, size_t room) {
   return pieces;
 }
 
-/// The text in lines of at most `columns`, each with a newline. The first begins at the column
-/// `indent` of a line that has begun already, and the others are indented by as much.
+/// The text in lines of at most `columns` characters, each with a newline at its end. The first
+/// line continues one that has `indent` characters already. The other lines are indented by
+/// `indent` blanks.
 std::string wrapped(std::string_view text, size_t indent, size_t columns) {
   const size_t room = columns > indent + kIndent ? columns - indent : kIndent;
   std::string out;

@@ -28,7 +28,7 @@ class ReadyFile {
 
   /// Makes the file: it appears with the whole text at once. Error: UNAVAILABLE with errno.
   Status write(std::string_view text);
-  /// Removes the file if write() has made it and nobody has put another one there. May be called
+  /// Removes the file that write() has made, unless another file has taken its place. May be called
   /// from any thread, also while the process ends.
   void remove();
 

@@ -6,7 +6,7 @@ namespace shoal {
 
 /// Registers the flags by which `shoal serve` speaks TLS, under vLLM's names.
 void add_tls_flags(FlagParser& parser, TlsFiles* files);
-/// INVALID_ARGUMENT: a flag is there without the one that it needs.
+/// INVALID_ARGUMENT: a flag is given without another flag that it needs.
 Status check_tls_flags(const TlsFiles& files);
 
 /// Registers the flags by which `shoal client` speaks TLS.

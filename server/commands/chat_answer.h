@@ -22,7 +22,8 @@ class ChatAnswer {
   bool whole() const { return done_ || (http_status_ != 0 && http_status_ != 200); }
   /// What the server has said instead of an answer, or of its rest; empty: nothing.
   std::string error() const;
-  /// Why the server has not taken the request; nullopt: it has, or it does not say.
+  /// Why the server has not taken the request. nullopt: it has taken it, or it does not say why
+  /// not.
   std::optional<NotTaken> not_taken() const;
   /// Whether the error came in the middle of the answer, and another attempt may succeed.
   bool may_ask_again() const { return retryable_; }

@@ -42,7 +42,8 @@ inline Deadline answer_deadline(const ClientFlags& flags) {
   return flags.timeout_s > 0 ? Deadline::after_s(flags.timeout_s) : Deadline::infinite();
 }
 
-/// Reports an answer that has not been whole by then. `come` is what of it has come.
+/// Reports that the answer was not complete when --timeout had passed. `come` says how much of it
+/// had come.
 inline int fail_late(const ClientFlags& flags, const std::string& come) {
   return fail(kExitUnavailable,
               cat("the answer is not whole after the ", with_digits(flags.timeout_s, 6),

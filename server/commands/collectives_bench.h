@@ -22,11 +22,11 @@ struct CollectiveTiming {
 inline constexpr size_t kTimedBytes[] = {
     64, 1024, 8 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024};
 
-/// Times all_reduce calls back to back, with one contribution per rank: for each size `repeats`
-/// calls after a tenth as many to warm up. Large sizes get fewer repeats, so that a size moves at
-/// most 4 GiB. Every rank must call it at the same time. Each rank gets its own figures; report
-/// those of rank 0. Errors: the communicator's; INVALID_ARGUMENT if a size is not a whole number of
-/// floats or repeats is below 1.
+/// Times all_reduce calls back to back, with one contribution per rank. For each size it makes
+/// `repeats` calls, after repeats / 10 calls to warm up. Large sizes get fewer repeats, so that a
+/// size moves at most 4 GiB. Every rank must call it at the same time. Each rank gets its own
+/// figures; report those of rank 0. Errors: the communicator's; INVALID_ARGUMENT if a size is not a
+/// whole number of floats or repeats is below 1.
 Result<std::vector<CollectiveTiming>> time_collectives(
     Communicator& communicator, std::span<const size_t> sizes_bytes = kTimedBytes,
     int repeats = 20'000);

@@ -130,8 +130,9 @@ std::string text(const TransportReport& report, const Beside& beside) {
 }
 
 /// Ends after the report of a start that failed, and returns the exit code. For people the report
-/// has said the reason. So it is said again only if that adds what they cannot see there: the
-/// places of a bug, or a line for those who read the log or a document instead.
+/// has said the reason. So the reason is printed again only if that adds something: the places of a
+/// bug, which the report does not show, or a line for those who read the log or the JSON document
+/// instead.
 int end_refused(const Ending& ending, bool json) {
   const bool said = !json && log_options().format == LogFormat::kText && !needs_places(ending);
   return said ? static_cast<int>(exit_code(ending)) : report_failure(ending);
@@ -156,7 +157,8 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   if (flags.needs) return report_failure(at(Stage::kRequest, write_stdout(needs(flags.json))));
   ServeFlags serve = flags.serve;
   TransportFlags& place = serve.engine.transport;
-  // The report lists what it did, so that it is not left to what comes next.
+  // The report lists what --clean-stale has removed. So it is done here, and not by the start that
+  // follows.
   Beside beside;
   if (std::exchange(place.clean_stale, false)) beside.swept = clean_stale();
   TransportReport report;

@@ -155,7 +155,8 @@ Status Fronts::start_http(const ServeFlags& flags, HttpParts parts, Metrics& met
                                               metrics, max_connections)));
   }
   if (!flags.health_port) return {};
-  // This port has a thread of its own, so that it speaks for that of the other port too.
+  // The health port has a thread of its own. So its answer does not show that the other ports work,
+  // and it asks both of them.
   parts.front_alive = [grpc = grpc_.get(), http = http_.get()] {
     return grpc->alive() && (http == nullptr || http->alive());
   };

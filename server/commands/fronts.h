@@ -12,7 +12,8 @@
 
 namespace shoal {
 
-/// The names that the model is served under: those of the flags, or this one.
+/// The names under which clients can ask for the model: those that the flags give, or `model` if
+/// the flags give none.
 std::vector<std::string> served_names(const ServeFlags& flags, const std::string& model);
 
 /// The two ways in, HTTP and gRPC. They share the queue, the intake and the keys, so that each of

@@ -168,9 +168,10 @@ class Batch {
         lines_(std::move(lines)),
         report_(static_cast<int64_t>(lines_.size())) {}
 
-  /// Prints an answer or an error for each line, in their order, also if the ranks are lost or a
-  /// signal comes, which are the batch's end then. The value is the exit code. It is the first
-  /// line's error itself unless the flags say that such a batch is one that worked.
+  /// Prints an answer or an error for each line, in the order of the lines. It does so even if the
+  /// batch ends early because the ranks are lost or a signal comes. The value is the exit code. If
+  /// a line failed, the result is the error of the first such line, unless the flags say that such
+  /// a batch counts as one that worked.
   Staged<int> run() {
     sinks_ = submit_all(&lines_, loop_);
     Status first_failure;

@@ -13,7 +13,7 @@ namespace shoal {
 class HttpAnswer {
  public:
   /// Takes the next bytes, and appends what they hold of the body to *body. FAILED_PRECONDITION:
-  /// this is no HTTP/1 answer, so that no server of this kind is there.
+  /// the bytes are not an HTTP/1 answer, so the server at this address is of another kind.
   Status take(std::string_view bytes, std::string* body);
   /// The connection has ended. UNAVAILABLE: the answer has not.
   Status end();

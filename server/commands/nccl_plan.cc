@@ -255,7 +255,8 @@ bool fits_only_lean(const Plan& plan) {
   });
 }
 
-/// The figures hold under settings that another engine does not have by itself.
+/// The settings under which the figures hold, as lines to copy. Another engine needs them in its
+/// environment, because it does not set them by itself.
 std::string exports_text(const Plan& plan) {
   std::string text;
   const char* const rung = fits_only_lean(plan) ? kLean : kDecides;

@@ -16,8 +16,8 @@ namespace {
 /// The least size of one buffer, and the most that all buffers may take together.
 constexpr size_t kLeastBufferBytes = size_t{128} << 20;
 constexpr size_t kMostBufferBytes = size_t{1} << 30;
-/// A pass reads this many times as much as the caches hold, if kMostBufferBytes allows it. Then
-/// little of what it reads is still in the caches from the pass before.
+/// A pass reads this many times the size of the caches, if kMostBufferBytes allows it. So little of
+/// what it reads is still in the caches from the pass before.
 constexpr size_t kTimesCaches = 2;
 /// Far enough ahead for the data to arrive from memory in time, and near enough for it to stay in
 /// L1. Measured speeds are equal from 1 to 4 KiB.

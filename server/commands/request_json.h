@@ -15,11 +15,12 @@ enum class LineKind {
 };
 
 /// Reads one line of --jsonl over the defaults. The fields are the flags' names with underscores;
-/// lists may be arrays, and `stop` may also be a single string. *id (which may be null) becomes the
-/// line's `id` as JSON text, even if the line is wrong otherwise; it stays as it is if there is
-/// none. Error: INVALID_ARGUMENT, without the number of the line, for bad syntax, a name that
-/// stands twice, an unknown field (with the nearest known one), a wrong type, or if both or neither
-/// of prompt and prompt_ids are given. The error holds the field if it is about a known one.
+/// lists may be arrays, and `stop` may also be a single string. *id becomes the line's `id` as JSON
+/// text, even if the rest of the line is wrong. If the line has no `id`, *id stays as it is. The
+/// pointer may be null. Error: INVALID_ARGUMENT, without the number of the line, for bad syntax, a
+/// name that stands twice, an unknown field (with the nearest known one), a wrong type, or if both
+/// or neither of prompt and prompt_ids are given. The error holds the field if it is about a known
+/// one.
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
                                                            LineKind kind = LineKind::kRequest,

@@ -25,9 +25,9 @@ class Reread {
     Status refused;         ///< not ok: why not, once for each change
   };
 
-  /// Looks at the files, and uses them if they have changed. complete: whoever changed them says
-  /// that it is done. Otherwise files that cannot be used may be half written, so that they are
-  /// refused only if the next look finds the same.
+  /// Looks at the files, and uses them if they have changed. complete: the one who changed the
+  /// files has said that all of them are written. Otherwise files that cannot be used may be half
+  /// written, so they are refused only if the next look finds them the same.
   Look look(bool complete) {
     const Result<Text> found = read_();
     if (found.ok() && *found == used_) {

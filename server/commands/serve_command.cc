@@ -225,7 +225,7 @@ Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& file
   return model;
 }
 
-/// A server of which all is there but the ranks. What it has ends in the reverse order.
+/// A server that has everything except its ranks. The members are destroyed in the reverse order.
 struct PreparedServer {
   std::unique_ptr<StopSignals> signals;
   std::optional<ShutdownWatchdog> watchdog;

@@ -69,7 +69,7 @@ Ending tokenize(const TokenizeFlags& flags) {
   return at(Stage::kRequest, write_stdout(flags.json ? ids_json(ids) : joined(ids) + "\n"));
 }
 
-/// INVALID_ARGUMENT: the vocabulary has no such id, so that decoding would leave it out.
+/// INVALID_ARGUMENT: an id is not in the vocabulary. Decoding would leave it out without a word.
 template <typename Id>
 Status check_ids(const std::vector<Id>& ids, const Tokenizer& tokenizer) {
   for (const Id id : ids) {

@@ -27,7 +27,7 @@ class InferAnswer final : public CallAnswer {
   const InferRequest request_;
   const bool of_stream_;
   bool final_left_ = false;  // only the empty response is left
-  // What has come and has not been sent.
+  // The output that has come and has not been sent yet.
   std::string text_;
   std::vector<SampledToken> tokens_;
   double cumulative_logprob_ = 0;  // of all tokens so far

@@ -46,8 +46,9 @@ struct InferRequest {
   int64_t timeout_us = 0;    ///< in which the first token must come; 0: any time
 };
 
-/// Reads a request. INVALID_ARGUMENT, with the field: tensors and parameters that this model does
-/// not have or that contradict each other, and features that this server does not have.
+/// Reads a request. INVALID_ARGUMENT, with the field: the model has no such tensor or parameter,
+/// two of them contradict each other, or the request asks for a feature that this server does not
+/// have.
 Result<InferRequest, WireRefusal> read_infer_request(inference::ModelInferRequest message);
 
 }  // namespace shoal

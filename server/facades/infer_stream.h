@@ -15,9 +15,10 @@ namespace shoal {
 
 class InferStream;
 
-/// The streams that are open. One that waits for its client's next request has room for it, which
-/// nobody can count before it has come. Therefore there may be 64 of them, and at most 32 of one
-/// client. If there are too many, one without requests is ended. Thread-safe.
+/// The streams that are open. A stream that waits for its client's next request holds room for that
+/// request. Nobody can count this room before the request has come. Therefore at most 64 streams
+/// may be open, and at most 32 of one client. If there are too many, one without requests is ended.
+/// Thread-safe.
 class OpenStreams {
  public:
   /// False if there are too many, and each of them has requests. Otherwise call leave() later.

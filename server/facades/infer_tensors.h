@@ -19,8 +19,8 @@ class InferTensors {
  public:
   explicit InferTensors(const inference::ModelInferRequest& request) : request_(request) {}
 
-  /// Refuses names that are not among these, names that are given twice, and raw contents that are
-  /// not as many as the tensors.
+  /// Refuses a name that is not among these, a name that is given twice, and raw contents whose
+  /// number differs from that of the tensors.
   WireRefusal check_names(const std::vector<std::string_view>& known) const;
 
   /// BYTES of one element, which must be UTF-8; nullopt if there is no such tensor.

@@ -34,10 +34,10 @@ ByteReactor* answer_call(std::shared_ptr<const AnswerBytes> answer,
 /// The end of a call whose client sent no request.
 grpc::Status no_request();
 
-/// A generated service (`Base`, a CallbackService) whose methods get their requests as bytes. gRPC
-/// would parse them before anyone has asked for a key or looked at the size, into many times as
-/// much memory, and would answer UNIMPLEMENTED, with no message, if it could not parse them.
-/// index: the method's place in the service's definition.
+/// A generated service (`Base`, a CallbackService) whose methods get their requests as bytes.
+/// Otherwise gRPC would parse each request before Shoal has checked its key or its size, and a
+/// parsed request takes many times the memory. It would also answer UNIMPLEMENTED, with no message,
+/// to a request that it cannot parse. index: the method's place in the service's definition.
 template <typename Base>
 class WithByteMethods : public Base {
  protected:
@@ -69,7 +69,8 @@ class WithByteMethods : public Base {
     });
   }
 
-  /// A method that this server does not have; says why.
+  /// Makes the method answer UNIMPLEMENTED, because this server does not have it. why: the message
+  /// of that error.
   void refuse(int index, const char* why) {
     answer_bytes(index, [why](const Context&, grpc::ByteBuffer*, grpc::ByteBuffer*) {
       return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, why);

@@ -56,8 +56,8 @@ class CallAnswer {
   std::optional<OutputEnd> end_;
 };
 
-/// A message is full when it has this much. What one more step adds to it is small, unless the
-/// vocabulary has pieces of many KiB. gRPC's clients refuse messages of more than 4 MiB.
+/// A message is full when it has this many tokens or bytes. One more step adds little to it, unless
+/// the vocabulary has pieces of many KiB. gRPC's clients refuse messages of more than 4 MiB.
 inline constexpr int kFullTokens = 256;
 inline constexpr size_t kFullBytes = size_t{512} << 10;
 

@@ -108,8 +108,9 @@ void configure(const grpc::ResourceQuota& quota, const GrpcServerOptions& option
   // A client that pings during a long prefill must not be cut off with "too many pings".
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  // Otherwise gRPC would take in as much of each request as the network can carry in a round trip,
-  // before anyone reads it. A request that is being read comes at full speed all the same.
+  // Without the next two settings, gRPC would take in from each request everything that the network
+  // can carry in a round trip, before anyone reads the request. A request that is being read still
+  // comes at full speed.
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kUnreadBytes);
   // A compressed request would be inflated before anyone looks at its size.
@@ -221,9 +222,9 @@ struct GrpcServer::Impl {
   void give_memory_back() const {
     if (unused_bytes() > unused_at_start + kKeptFree) malloc_trim(0);
   }
-  /// The resident memory of this process's own beyond the library's memory that is in use. The
-  /// library itself counts what it has given back as free memory, and does not say when it has
-  /// taken it again.
+  /// How many bytes of this process's private resident memory the C library does not use now. The
+  /// library's own count of free memory would not do, because it includes memory that was given
+  /// back to the kernel.
   static int64_t unused_bytes() {
     const struct mallinfo2 heap = mallinfo2();
     const std::optional<ProcessMemory> memory = read_process_memory();

@@ -164,7 +164,7 @@ class HealthCall final : public ByteReactor,
     generate();
   }
 
-  /// Generates one token. Nothing else runs, so that it is at once in a step.
+  /// Generates one token. No other request runs, so this one gets into a step at once.
   void generate() {
     GenerationRequest request;
     const ServedModel& model = *state_->view().model;

@@ -63,7 +63,7 @@ class EngineHost {
   void give_up() { supervisor_->give_up(); }  ///< Supervisor::give_up
 
   TransportReport report() const { return supervisor_->report(); }
-  /// Logs at the end what the steps have shown: which rank makes the others wait, if one does.
+  /// Call it at the end. It logs which rank made the others wait in the steps, if there was one.
   void log_summary() const;
   /// What metrics show of the ranks.
   RanksState ranks_state() const;

@@ -37,7 +37,7 @@ struct MemoryEstimate {
   /// approximately.
   int64_t activation_bytes = 0;
   uint64_t available_bytes = 0;
-  // Of ranks on devices:
+  // The members from here on are for ranks on devices.
   int64_t host_bytes = 0;  ///< pinned memory, and rows of logits on the host, of all ranks together
   int64_t device_bytes = 0;        ///< that a rank may use of its device, where this is least
   int64_t device_taken_bytes = 0;  ///< what others have of its part there, already subtracted

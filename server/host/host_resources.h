@@ -8,7 +8,7 @@
 
 namespace shoal {
 
-/// What one rank has of its device.
+/// The part of a device's memory that one rank may use.
 struct DevicePart {
   uint64_t bytes = 0;
   uint64_t taken_bytes = 0;  ///< what others have of it; 0 also if nobody knows

@@ -24,7 +24,8 @@ struct WatchedFile {
 /// end no thread that reads them is waited for longer.
 inline constexpr int64_t kFilesAnswerMs = 2'000;
 
-/// ABORTED (Fault::kModelChanged): this file, in which a read has begun, does not answer.
+/// ABORTED (Fault::kModelChanged), with the file: a read of this file began, and has not returned
+/// after this many seconds.
 Status file_does_not_answer(const std::string& path, double seconds);
 
 /// Looks every two seconds, on a thread of its own, whether the files of the model are still what

@@ -39,8 +39,8 @@ void AsioSession::greet() {
   });
 }
 
-/// Tells a client that speaks HTTP without TLS what is wrong. It has not been heard as a request,
-/// so that it does not count as one.
+/// Tells a client that speaks HTTP without TLS what is wrong. The bytes were never parsed as a
+/// request, so they do not count as one.
 void AsioSession::refuse_plain() {
   log_debug(cat("http: ", client_, " does not speak TLS; refused"));
   const HttpError error{400, "this port speaks TLS: use https://", "", "TLS_REQUIRED"};
@@ -86,7 +86,7 @@ void AsioSession::on_read(const error_code& error, size_t bytes) {
   advance();
 }
 
-/// Does what the bytes that have come allow.
+/// Goes through as many states as the received bytes allow, and then reads more.
 void AsioSession::advance() {
   for (bool again = true; again;) {
     again = false;

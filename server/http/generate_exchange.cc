@@ -127,7 +127,8 @@ HttpError GenerateExchange::submit(ApiRequest request) {
   const std::shared_ptr<Running> running = make_running(request, *view.model);
   {
     const std::lock_guard lock(mutex_);
-    // Nobody would call end() for it, so that it and this exchange would keep each other.
+    // After the exchange is over, nobody would call end() for this request. The two would then keep
+    // each other alive for ever.
     if (over_) return {};
     running_ = running;
   }

@@ -9,8 +9,9 @@ namespace shoal {
 /// with_details: also the transport and why it is degraded.
 HttpResponse health_response(const HttpParts& parts, bool with_details);
 
-/// /health/live: 200 as long as the threads of the front work. That it answers at all shows one of
-/// them. A server that is busy, draining or waiting for its ranks is not dead.
+/// /health/live: 200 as long as the threads of the front work. One of these threads gives this
+/// answer, so the answer itself shows that this thread works. A server that is busy, draining or
+/// waiting for its ranks is not dead.
 HttpResponse live_response(const HttpParts& parts);
 
 }  // namespace shoal

@@ -126,7 +126,8 @@ bool Intake::has_room_for(const std::string& client) const {
   return bytes + kMaxRequestBytes <= options_.budget_bytes / 2;
 }
 
-/// Takes the next one that waits: of a client none of whose requests arrives, if there is one.
+/// Takes the next waiting request. A client that has no request arriving goes first, if there is
+/// such a client.
 std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
   const auto has_none = [this](const std::string& client) {
     return !arriving_of_.contains(client) && has_room_for(client);
@@ -137,13 +138,13 @@ std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
   return last_place ? std::nullopt : waiting_.pop();
 }
 
-/// Gives those that wait the room that there is. The caller holds the lock, and calls their read()
-/// after releasing it.
+/// Gives the free room to waiting requests. The caller holds the lock, and calls read() of the
+/// returned ones after it has released the lock.
 Intake::Calls Intake::admit() {
   Calls admitted;
   while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
-    // A client that has much gets more, except for the last place, so that another one that comes
-    // never has to wait until those requests have arrived.
+    // A client that already has its share may get more, but not the last place. So another client
+    // that comes never has to wait until those requests have arrived.
     const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
     const std::optional<const FrontCall*> next = next_to_read(last);
     if (!next) break;

@@ -70,8 +70,8 @@ class Intake {
   /// The call is over, in whichever state. No effect if it is not known.
   void leave(const FrontCall& call);
 
-  /// Rejects those whose time is over, and those whose senders have stopped. Call it several
-  /// times a second.
+  /// Rejects the requests that have waited too long, and those whose clients have stopped sending.
+  /// Call it several times a second.
   void reject_late(RunningClock::time_point now);
 
   /// Rejects all that wait or arrive, and whoever enters from now on, because the server shuts

@@ -6,7 +6,7 @@ namespace shoal {
 
 /// Every metric of this server. The order is that of the table and of the text.
 enum class Metric {
-  // Under the names that vLLM has for them.
+  // These have the names that vLLM gives them.
   kRequestsRunning,
   kRequestsWaiting,
   kKvCacheUsage,
@@ -40,7 +40,8 @@ enum class Metric {
   kRecoveredRequests,
   kStepSeconds,
   kHttpRequests,
-  // Of the front's process, under the names that Prometheus' clients have for them.
+  // These describe the front's process. They have the names that the client libraries of Prometheus
+  // give them.
   kProcessCpu,
   kProcessStart,
   kProcessResident,

@@ -55,8 +55,9 @@ class Metrics {
   /// is free or /proc is not mounted, is left out.
   std::string text() const;
 
-  /// Counts an answered HTTP request. path: of its URL, without the query; one that this server
-  /// does not serve counts as "other". status: as it was sent, 100 to 599, otherwise 0.
+  /// Counts an answered HTTP request. path: the path of the URL, without the query. A path that
+  /// this server does not serve counts as "other". status: the status that was sent. A number
+  /// outside 100 to 599 counts as 0.
   void count_http(std::string_view path, int status);
 
   /// Where the loop counts requests and steps.

@@ -61,7 +61,7 @@ std::string subject_of(const X509* certificate) {
   return text_in(out);
 }
 
-/// Every certificate of a text. What else is in it is left out.
+/// Every certificate in the text. Everything else in the text is ignored.
 Certificates certificates_in(const std::string& text) {
   const Bio in = reader_of(text);
   Certificates all;

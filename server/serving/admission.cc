@@ -43,7 +43,8 @@ Admission::Verdict Admission::decide(const EngineRequest& request, const Request
     return {refuse(NotTaken::kQueueFull, describe(room.reached), wait_s(prospect)), {}};
   Backlog ahead = scheduler_.ahead_of(prospect, room.evict);
   if (std::optional<RefusedRequest> long_wait = refuse_wait(ahead)) {
-    // A queue of this length takes --max-queue-time. It is full, so that others may be evicted.
+    // A queue of this length would take exactly --max-queue-time. So the queue counts as full, and
+    // requests of other clients may be evicted.
     const double length = static_cast<double>(ahead.begins) * sure_factor_ *
                           queue_.limits().seconds / *rates_.least_seconds_for(ahead);
     if (room.evict.empty()) {

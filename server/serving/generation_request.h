@@ -46,7 +46,7 @@ struct ServedModel {
   GenerationConfig generation;
   Tokenizer tokenizer;
   int32_t max_model_len = 0;
-  /// The seed of requests that have none; absent: each of them gets a random one.
+  /// The seed for requests that give none. If it is absent, each such request gets a random seed.
   std::optional<uint64_t> default_seed;
   /// Makes prompts of conversations. Null: there is none, and `no_chat` says why and what to do.
   std::shared_ptr<const ChatTemplate> chat = nullptr;

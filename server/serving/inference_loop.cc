@@ -282,7 +282,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   end(std::move(ended));
 }
 
-/// Tells those that have waited for this step.
+/// Calls the listeners that have waited for this step.
 void InferenceLoop::tell(const std::optional<Status>& step) {
   std::unique_lock lock(mutex_);
   const std::vector<StepListener> listeners = std::exchange(step_listeners_, {});

@@ -63,8 +63,9 @@ struct StepOutcome {
   /// True if a request of this step may be the cause: they were lost during this step, and nothing
   /// outside kept them from running.
   bool blames_requests = false;
-  /// The workers were lost in this step, so that what its requests had is lost too. Otherwise they
-  /// had been lost before it, and a request whose first step this was has lost nothing.
+  /// True: the workers were lost in this step, and its requests lost what they had computed. False:
+  /// the workers were lost before this step, so a request whose first step this was has lost
+  /// nothing.
   bool begun = false;
 };
 

@@ -13,8 +13,9 @@
 namespace shoal {
 
 /// One request of a client, from before it is submitted until its call is over. Every front uses
-/// it, so that each of them only translates. It settles what can happen at the same time: output
-/// may come before submit() returns, and the client may go at any moment. Thread-safe.
+/// this class, so a front only translates between it and its protocol. It handles events that can
+/// come at the same time: output may come before submit() returns, and the client may go at any
+/// moment. Thread-safe.
 class LiveRequest final : public LiveCall, public std::enable_shared_from_this<LiveRequest> {
  public:
   /// The call that the request belongs to is kept alive until leave().
@@ -31,7 +32,7 @@ class LiveRequest final : public LiveCall, public std::enable_shared_from_this<L
   void give_up();
   bool given_up() const { return given_up_; }
 
-  /// What has come since it was taken last.
+  /// The output that has come since the last call of take().
   struct Output {
     std::vector<OutputDelta> deltas;
     std::optional<OutputEnd> end;  ///< nothing comes after it

@@ -23,7 +23,8 @@ struct InferenceLoop::Open {
   /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
   /// the reason.
   bool take(const TokenEvent& event, std::string* delta);
-  /// It was cancelled although it has its last token, and so does not end by that.
+  /// The request was cancelled after it got its last token. So the cancellation ends it, and not
+  /// that token.
   void cancelled() {
     end.finish = {};
     end.stop_text.clear();

@@ -35,7 +35,7 @@ struct RequestCounts {
   /// The ranges of lengths depend on max_model_len, in tokens.
   explicit RequestCounts(int32_t max_model_len);
 
-  /// A step has ended well. tokens: that it computed, those of prompts included.
+  /// A step has succeeded. tokens: how many it computed, including tokens of prompts.
   void step(int64_t tokens, double seconds);
   /// A step that has ended at this time gave the request a token.
   void token(RequestTimes* times, int32_t prompt_tokens, Clock::time_point now);

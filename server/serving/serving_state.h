@@ -117,9 +117,10 @@ class ServingState {
   /// Removes a call that is over. No effect if its request was not accepted.
   void leave(const std::string& request_id, const LiveCall* call);
 
-  /// Ends the request that has this id now with reason kCancelled, which its client receives, and
-  /// returns kAborted. Returns kFinished if that one, or one that had the id lately, has ended
-  /// without this call, and kUnknown if none of the last few thousand had it.
+  /// Ends the running request that has this id, and returns kAborted. Its client receives the
+  /// reason kCancelled. Returns kFinished if the request, or an earlier one with the same id, has
+  /// already ended by itself. Returns kUnknown if none of the last few thousand requests had this
+  /// id.
   enum class AbortOutcome { kAborted, kFinished, kUnknown };
   AbortOutcome abort(const std::string& request_id);
   /// Aborts all requests and returns how many were ended by it.

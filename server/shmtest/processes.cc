@@ -33,7 +33,8 @@ std::optional<Stat> stat_of(pid_t pid) {
               std::atoi(text.c_str() + close + 4)};
 }
 
-/// Goes from parent to parent. If one of them ends meanwhile, its children have another one.
+/// Goes from parent to parent. If a parent ends meanwhile, its children get another parent, so the
+/// way is tried again.
 bool descends_from(pid_t pid, pid_t ancestor) {
   constexpr int kTries = 10;
   for (int i = 0; i < kTries; ++i) {

@@ -13,8 +13,8 @@ struct Process {
 /// The living processes that are not pid 1, as /proc shows them.
 std::vector<Process> living_processes();
 
-/// Those of them that come of this process. None escapes if this process is their subreaper
-/// (PR_SET_CHILD_SUBREAPER).
+/// The living processes that descend from this one. If this process is a subreaper
+/// (PR_SET_CHILD_SUBREAPER), no descendant is missed.
 std::vector<Process> living_descendants();
 
 /// Kills all descendants and waits for their ends. This process must be their subreaper, and lets

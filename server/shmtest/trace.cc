@@ -199,8 +199,8 @@ void Tracer::end_for(pid_t caller) {
 
 void Tracer::let_go_of_the_rest() {
   bool more = false;
-  // Of the uninterruptible ones, a parent that waits for its child of vfork() does so until that
-  // child has gone on, so it must not be waited for.
+  // Do not wait for processes in an uninterruptible sleep. One of them may be a parent that waits
+  // for its child of vfork(), and it sleeps until that child goes on.
   for_each_traced([&](pid_t, char state) { more |= std::strchr("DZX", state) == nullptr; });
   if (!more || patience_.passed()) state_ = State::kEnded;
 }

@@ -20,9 +20,10 @@ struct PendingBytes {
 std::vector<size_t> too_much(const std::vector<PendingBytes>& connections);
 
 /// How much more memory than at its start the process may have, in bytes, before heaviest() is
-/// closed. gRPC holds at most 512 MiB of messages, and requests take at most request_bytes, and as
-/// much again while they are worked on. That is 1 GiB with 256 MiB, and never less; with few
-/// requests the rest is for answers, and for what nobody sees.
+/// closed. gRPC holds at most 512 MiB of messages. Requests take at most request_bytes, and the
+/// same number of bytes again while they are worked on. With request_bytes of 256 MiB this is 1 GiB
+/// together, and the result is never less. With few requests the rest is for answers and for memory
+/// that nobody counts.
 size_t most_more_memory(size_t request_bytes);
 
 /// Which connection gives back most memory if it is closed: the fullest of the client that brings

@@ -31,18 +31,19 @@ constexpr std::chrono::milliseconds kLongForProbe{2'000};
 constexpr std::chrono::milliseconds kClosing{1'000};
 constexpr std::chrono::milliseconds kBetweenLogs{60'000};
 
-/// How often the bytes of connections are looked at, and how often while one brings this many from
-/// look to look that nothing explains: on a busy machine a look may come late, and such bytes may
-/// take many times as much memory. Looking takes at most a fiftieth of the time, and a fifth while
-/// it is urgent, unless looks would then be further apart than kMostBetweenLooks.
+/// How often the bytes of connections are looked at: every kBetweenLooks, and every
+/// kBetweenUrgentLooks while it is urgent. It is urgent while a connection brings at least kUrgent
+/// bytes between two looks that nothing explains. On a busy machine a look may come late, and such
+/// bytes may take many times their size in memory. Looking takes at most a fiftieth of the time, or
+/// a fifth while it is urgent, unless looks would then be further apart than kMostBetweenLooks.
 constexpr std::chrono::milliseconds kBetweenLooks{50}, kBetweenUrgentLooks{2},
     kMostBetweenLooks{200};
 constexpr double kUrgent = 32 << 10;
 constexpr int kRestPerLook = 49, kRestPerUrgentLook = 4;
 /// Connections that are gone are forgotten once they are more than this, and a quarter of all.
 constexpr size_t kFewGone = 64;
-/// This part of what is sent explains what comes: of a small message of ours a client acknowledges
-/// at most so much.
+/// A client acknowledges what it is sent. For a small message, the acknowledgement has at most this
+/// part of the bytes of the message, so this part of the bytes sent explains bytes that come.
 constexpr double kAcknowledged = 0.25;
 
 int64_t descriptor_limit() {

@@ -81,7 +81,8 @@ class Connections {
   /// it.
   std::chrono::milliseconds close_endless();
 
-  /// "3 calls are open on 2 connections". Does not block: it says so if they are in use.
+  /// "3 calls are open on 2 connections". Does not block: if the lock is taken, the text says that
+  /// the connections are in use.
   std::string describe() const;
 
   /// How many connections are known. Those that gRPC has just closed are among them.
@@ -101,7 +102,7 @@ class Connections {
     Clock::time_point accepted;
     bool over_limit = false;
     bool alone = true;  // no other open connection has the same peer, at another address of ours
-    // What was there when it was last looked at: its bytes, and the counts of its calls.
+    // The state at the last look: the bytes of the connection, and the counts of its calls.
     uint64_t received = 0, sent = 0, progress = 0;
     double given_up = 0;       // when its bucket was last emptied
     double brought = 0;        // all that has come since then
@@ -150,7 +151,7 @@ class Connections {
   Unlogged idle_closed_, endless_closed_;
 };
 
-/// The descriptors, of those below `below`, that this process has open.
+/// How many descriptors with a number below `below` this process has open.
 int64_t open_descriptors(int64_t below);
 
 }  // namespace shoal
