@@ -27,12 +27,13 @@ set(SHOAL_CLOCK_TESTS
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest(_search|_stuck|_trace)?|tls/Wire)")
 
-# CTest starts what costs most first, so that no processor is idle at the end. The numbers are about
-# the seconds of the release build; what is not listed costs less than the least of them. A
-# sanitizer slows the computing ones most. Numbers from 90 on are of tests that count as several
-# (below). They follow each other from the beginning, those that count as most first, because there
-# is room for the next only where one has ended: later they would wait until the end, and run alone.
-# Those from 81 to 89 are of tests of scripts/test --all that take from two to twelve minutes.
+# CTest starts the tests with the greatest cost first, so that no processor is idle at the end. A
+# cost is about the seconds that the test takes in the release build. A test that is not listed
+# costs less than any that is. A sanitizer slows tests that compute most. Costs from 90 on are not
+# seconds: they belong to tests that count as several (below). These run first, and those that count
+# as most run before the others. There is room for the next of them only when one has ended, so
+# later ones would wait until the end and run alone. Costs from 81 to 89 belong to tests of
+# scripts/test --all that take from two to twelve minutes.
 set(SHOAL_TEST_COSTS conformance/communicator_test=99
     runtime/comm/device/nccl_collective_test=98 runtime/comm/device/nccl_memory_test=97
     runtime/transport/self_test_test=96 conformance/device_nccl=95 conformance/device_cuda-ipc=95
@@ -64,9 +65,10 @@ set(SHOAL_TESTS_BY_DAY e2e/device_model/smollm2=0 conformance/device_kernels_sm8
     conformance/device_kernels_types=1 e2e/device_model/library=1 kernels/cuda/code=2
     e2e/compilers=2 e2e/gpu_check/bare=1 e2e/static_build=2 e2e/same_bits/generate/demo=2)
 
-# How many of the tests that may run at once a test counts as: its ranks spin or compute, and take
-# processors from its neighbours. Of the four that scripts/test runs at once on two processors, 3
-# leaves room for one beside it. Of the two that it runs at once at the end, 2 leaves none.
+# Tests that count as several, and as how many. Their ranks spin or compute, and take processors
+# from the tests beside them. On two processors scripts/test runs four tests at once, so a test that
+# counts as 3 leaves room for one more. At the end it runs two at once, so a test that counts as 2
+# runs alone.
 set(SHOAL_TEST_PROCESSORS runtime/transport/planted_fault_test=2 runtime/comm/fault_test=2
     runtime/comm/device/nccl_failure_test=2 e2e/kill_cycles=2 e2e/long_parts=2 e2e/faults=2
     e2e/matrix/4=2 e2e/matrix/8=2 e2e/nccl/Running=2 e2e/nccl/Sizes=2 e2e/nccl/Newest=2

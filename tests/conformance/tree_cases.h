@@ -14,8 +14,8 @@ class Pattern {
   uint64_t next();
   /// A number in [0, bound).
   size_t below(size_t bound) { return static_cast<size_t>(next() % bound); }
-  /// A value of either sign. The magnitudes differ so much that adding in another order gives other
-  /// bits.
+  /// A random value of either sign. The magnitudes of the values differ widely, so that adding them
+  /// in another order gives other bits.
   float value();
 
  private:

@@ -40,8 +40,8 @@ class BitsCase:
         self.config = json.loads((self.folder / "config.json").read_text())
 
     def hashes(self) -> dict[str, str]:
-        """Of the file that `shoal logits` writes for prompt_ids()[:90], and of the answers to
-        mixed_requests(). Only the models of HASHED have them."""
+        """The hashes of the file that `shoal logits` writes for prompt_ids()[:90], and of the
+        answers to mixed_requests(). Only the models of HASHED have such hashes."""
         return json.loads(HASHES.read_text())[self.name]
 
     def prompt_ids(self) -> list[int]:

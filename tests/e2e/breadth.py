@@ -1,4 +1,4 @@
-"""How much one run does: everything, or only as many combinations as the pairs need.
+"""How much one run does: all combinations of settings, or only enough that every two meet.
 
 tests/breadth.h does the same for C++. scripts/test sets SHOAL_TEST_DAY, and SHOAL_TEST_BREADTH to
 full for --long and to pairs without --all. CTest sets SHOAL_TEST_SANITIZED in a build with a

@@ -60,7 +60,7 @@ class Authority:
         return made
 
     def context(self, client: Pair | None = None) -> ssl.SSLContext:
-        """What a client needs that trusts this authority alone."""
+        """The TLS context of a client that trusts only this authority."""
         context = ssl.create_default_context(cafile=self.certificate)
         context.set_alpn_protocols(["http/1.1"])
         if client:

@@ -7,7 +7,7 @@ import harness
 
 
 class Cgroup:
-    """A new cgroup. OSError: none can be made here that has such a file."""
+    """A new cgroup. OSError: no cgroup with the wanted file can be made here."""
 
     def __init__(self, places: list[tuple[str, str]]):
         """places: the folder of a hierarchy, and the file that a cgroup must have there."""

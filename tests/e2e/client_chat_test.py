@@ -39,7 +39,8 @@ class ChatCase(http_client.ServerCase):
         return path
 
     def answer(self, *texts: str, **fields) -> str:
-        """What the server itself answers to such a conversation."""
+        """The answer of the server, asked without `shoal client`, to a conversation of these
+        texts."""
         messages = [{"role": ("user", "assistant")[i % 2], "content": text}
                     for i, text in enumerate(texts)]
         answer = http_client.call(self.server, "POST", "/v1/chat/completions",

@@ -42,7 +42,7 @@ def violations(pod: dict) -> list[str]:
         found += sorted(f"volume {kind}" for kind in volume.keys() - VOLUMES - {"name"})
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
         own = container.get("securityContext", {})
-        # What a container does not say of itself it has from the pod.
+        # A container gets from the pod every setting that it does not have itself.
         context = {**common, **own}
         capabilities = own.get("capabilities", {})
         checks = {

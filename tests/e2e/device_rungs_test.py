@@ -28,9 +28,9 @@ PIECES = [(), ("--chunk", 4), ("--decode-from", 5)]
 
 
 def ways() -> list[tuple]:
-    """(rung, ranks, schedule, pieces) for this model, from combinations of all models in which
-    every two settings meet: one for each rung. In a quick run, those of NCCL's rungs with few
-    ranks: the others have theirs in device_model_test.py."""
+    """(rung, ranks, schedule, pieces) for this model: one for each rung. They come from
+    combinations of all models in which every two settings meet. In a quick run there are only those
+    of NCCL's rungs with few ranks, because device_model_test.py covers the other rungs."""
     everything = breadth.pairs([MODELS, RUNGS, [2, 3, 5, 6, 8], list(SCHEDULES), PIECES])
     mine = [way[1:] for way in everything if way[0] == CASE]
     if not breadth.NARROW:
@@ -137,8 +137,9 @@ class Planted(harness.TestCase):
                 self.assertEqual((answer["transport"], answer["token_ids"]), (rung, self.tokens))
 
     def test_a_rank_in_another_collective(self):
-        """One rank leaves a sum out, so that each of its later collectives meets another one of its
-        peer, although that has as many floats. Over cuda-ipc the first of them shows it."""
+        """One rank leaves a sum out. From then on each of its collectives meets a different one of
+        its peer, even if both have the same number of floats. Over cuda-ipc the first such meeting
+        shows it."""
         log = self.log_of_a_sum_left_out("cuda-ipc", "--step-timeout", 5 * harness.GUARD)
         self.assertRegex(log, r"rank ([01]) failed in phase step \d+(?s:.)*? collective \d+ "
                          r"\((all_reduce of \d+ floats|gather of \d+ bytes)\): rank (?!\1)[01] is "

@@ -188,7 +188,7 @@ class Documents(harness.TestCase):
                       document("README.md"))
 
     def test_the_unit_starts_the_server_until_a_model_is_whole(self):
-        """Of the exit codes, only a wrong flag's is not mended by a later start."""
+        """A later start can succeed after every exit code but one: that of a wrong flag."""
         unit = document("deploy/shoal.service")
         for setting in ("StartLimitIntervalSec=0", "Restart=on-failure", "RestartSec=5"):
             self.assertRegex(unit, rf"(?m)^{setting}$")

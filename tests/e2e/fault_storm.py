@@ -145,8 +145,8 @@ class Storm:
         ).SerializeToString()
 
     def run(self, until, server_faults: int = 50):
-        """Storms until until() is true. Each server gets so many faults, over another order of the
-        rungs."""
+        """Storms until until() is true. Each server gets `server_faults` faults, and each has
+        another order of the rungs."""
         while not until():
             self.one_server(until, server_faults)
 
@@ -227,7 +227,7 @@ class Storm:
         self.wait(lambda: self.log.seen() != before, "no restart")
 
     def settle(self):
-        """Waits for so many steps that the last crash is forgotten."""
+        """Waits until the server has run enough steps to forget the last crash."""
         steps = self.steps_between()
         self.wait(lambda: self.steps() >= steps, "the streams do not go on")
         for stream in self.streams:

@@ -33,7 +33,7 @@ CLOSED = "in which no call began and no message ended"
 
 
 def padded(request: bytes, size: int) -> bytes:
-    """The request with an unknown field, which nobody looks at: so many bytes in all."""
+    """The request with an unknown field that nobody looks at. Together they have `size` bytes."""
     size -= len(request) + 5
     length = bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14 & 127 | 128, size >> 21])
     return request + bytes([15 << 3 | 2]) + length + bytes(size)
@@ -142,7 +142,8 @@ class Compressed(Case):
 
     @unittest.skipIf(breadth.NARROW, "it is left to scripts/test --all")
     def test_what_only_says_so_costs_what_it_has(self):
-        """gRPC knows no such algorithm, so that these are large requests like others."""
+        """gRPC does not know the algorithm of this header, so it handles these as any other large
+        requests."""
         request = padded(PROMPT, 15 * MEBIBYTE)
         for answer in self.expect_cheap({"br": request}, [GENERATE] * 32, 4):
             self.assertNotIn(b"larger than max", answer)
@@ -232,8 +233,9 @@ class EightConnections(EndlessHeaders):
 
 
 class HiddenHeaders(EndlessHeaders):
-    """gRPC ends calls, of whichever client, when it has more than 512 MiB of headers. Beside another
-    client it mostly comes to that so late that Shoal's own bound is what ends the connection."""
+    """gRPC ends calls of any client when it holds more than 512 MiB of headers. While another
+    client is active it mostly reaches that limit late, and Shoal's own bound ends the connection
+    first."""
 
     def test_what_calls_hide_whose_messages_may_come_has_a_bound(self):
         connection = self.connect()
@@ -302,10 +304,10 @@ class Slowly(Case):
 
 class Peak(Case):
     def burst(self) -> int:
-        """Sends large messages, all at once. Returns by how many bytes the server has grown in it.
+        """Sends large messages, all at once. Returns how many bytes the server grew by.
 
-        The connection is closed then: as long as it is open, gRPC keeps room to read as much at once
-        as it has ever read from it (SECURITY.md)."""
+        Then it closes the connection. While a connection is open, gRPC keeps room for the largest
+        read that it has ever made from it (SECURITY.md)."""
         Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")  # VmHWM begins anew
         request = padded(b"", 15 * MEBIBYTE)
         with self.another_client() as channel:

@@ -43,7 +43,7 @@ class Abuse(ServerCase):
         self.stop()
 
     def check_peak(self, mebibytes: int):
-        """That the front has never had more memory."""
+        """Checks that the front has never had more memory than this."""
         with open(f"/proc/{self.server.pid}/status") as status:
             peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
         if not breadth.SANITIZED:

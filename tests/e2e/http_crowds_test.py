@@ -1,4 +1,4 @@
-"""Thousands of clients that do the wrong thing: none of them costs another one anything."""
+"""Thousands of clients do the wrong thing, and no other client suffers from it."""
 import contextlib
 import os
 import re

@@ -369,8 +369,8 @@ class ChangedWeights(CopiedModel):
         self.check_change_while_a_rank_loads(lambda: os.truncate(self.weights, 1000))
 
     def test_a_byte_while_ranks_load(self):
-        """The rank that loads later has it, the other one has not, and no piece of the file that is
-        compared shows it."""
+        """The rank that loads later reads the changed byte, and the other one has read the old
+        byte. No piece of the file that is compared contains the change."""
         what, ranges = self.changes()[-3]
         self.check_change_while_a_rank_loads(lambda: self.change(ranges, mapped=False))
 

@@ -37,7 +37,7 @@ def other_type() -> str:
 
 
 def settings(tokens: int) -> list[list]:
-    """What flags_of() takes, for a prompt of so many tokens."""
+    """The values for each argument of flags_of(), for a prompt of `tokens` tokens."""
     return [ranks()[:3], [1, 2], ["shm", "tcp"], [None, 7, 64], [None, tokens // 2, tokens - 1]]
 
 
@@ -297,7 +297,7 @@ class Generate(harness.TestCase):
 
 
 def print_hashes():
-    """What same_bits.json has to say, on this machine."""
+    """Prints what same_bits.json must contain, computed on this machine."""
     hashes = {}
     for model in map(BitsCase, HASHED):
         hashes[model.name] = {

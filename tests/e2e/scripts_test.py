@@ -62,7 +62,8 @@ class CheckCublas(unittest.TestCase):
 
     @unittest.skipUnless(platform.machine() == "x86_64", "the script is for x86-64")
     def test_without_a_library_nothing_is_checked(self):
-        """In a tree that has nothing else, so that it cannot build either."""
+        """The script runs in a tree that contains nothing else, so it cannot build anything
+        either."""
         with tempfile.TemporaryDirectory() as tree:
             scripts = Path(tree, "scripts")
             scripts.mkdir()

@@ -138,7 +138,8 @@ class SecondChance(Folder):
 
     def test_the_end_of_the_time_names_what_failed_and_what_was_running(self):
         class Soon:
-            """Over when the test that hangs has begun, and the other one has failed."""
+            """A deadline that has passed once the hanging test has begun and the other one has
+            failed."""
 
             def left(self):
                 if not Path("fails").exists():

@@ -163,7 +163,8 @@ class Shortage(harness.TestCase):
         self.assertLessEqual(after.count("something is short"), 1, after)
 
     def neighbour(self, program: str, preexec) -> subprocess.Popen:
-        """A Python program in a process group of its own. It prints when it has what it takes."""
+        """A Python program in a process group of its own. It prints a line once it holds what it is
+        to take."""
         process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, preexec_fn=preexec,
                                    start_new_session=True)
@@ -206,7 +207,8 @@ class Shortage(harness.TestCase):
         return group, server, self.stream(server)
 
     def neighbour_in(self, group) -> tuple[subprocess.Popen, Callable[[int], None]]:
-        """A neighbour in the cgroup, and what makes it take so many bytes more."""
+        """A neighbour in the cgroup, and a function that makes it take more memory. The argument of
+        the function is the number of bytes."""
         neighbour = self.neighbour(
             "import sys\nheld = []\nfor line in sys.stdin:\n    held.append(b'x' * int(line))\n"
             "    print(flush=True)", lambda: group.add(os.getpid()))
@@ -228,7 +230,7 @@ class Shortage(harness.TestCase):
 
     @unittest.skipIf(breadth.NARROW, "it is left to scripts/test --all")
     def test_a_rank_that_the_kernel_kills_for_its_memory(self):
-        """It may have been the request's doing, so that the restart counts."""
+        """The request may have been the cause, so this restart counts as one of those granted."""
         group, server, stream = self.started_in_a_cgroup()
         rank = harness.stopped_rank(server.pid)
         Path(f"/proc/{rank}/oom_score_adj").write_text("1000")  # it, and nobody else

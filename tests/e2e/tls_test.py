@@ -36,7 +36,7 @@ def routes() -> list[tuple[str, str, bool]]:
 
 
 class Wire(Case):
-    """What goes over an encrypted connection, and what does not become one."""
+    """What works over an encrypted connection, and which connections are refused."""
 
     def test_clients(self):
         server = self.start()

@@ -78,7 +78,7 @@ class Errors(harness.TestCase):
         line = json.loads(self.error(UNAVAILABLE, "client", "--prompt", "x", "--server",
                                      "127.0.0.1:1", "--log-format", "json"))
         self.assertIn("no server answers", line["message"])
-        # The report of doctor is for people. Whoever collects the log has the error there.
+        # The report of doctor is for people. The log contains the error for those who collect it.
         process = harness.start("doctor", "/nowhere", "--log-format", "json")
         out, err = process.communicate()
         self.assertRegex(out, rb"\ANO: \d+ ranks? could not be started: ")

@@ -78,7 +78,8 @@ class OnDevices(harness.TestCase):
     MODULE = Path(harness.SHOAL).parent / "fakes" / "libemulated_cuda_module.so"
 
     def check(self, prompt: dict, most: int, *flags):
-        """The first tokens, at most so many, of the longest stretch whose choices are clear."""
+        """Compares the first tokens, at most `most`, of the longest stretch whose choices are
+        clear."""
         ids, greedy = clear_stretch([prompt])
         self.assertGreater(len(greedy), 1)
         # The whole start and each step may take as long as the test.

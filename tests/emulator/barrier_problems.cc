@@ -261,7 +261,8 @@ BarrierProblem product_in_shape(int32_t type, const std::string& name, int shape
           [type, shape] { return multiply<Weight, Input>(type, shape); }};
 }
 
-/// Of the types that are rare, the narrow blocks, and the square ones that fold.
+/// Adds every shape of block for bfloat16. For the other types it adds only the narrow blocks, and
+/// the square blocks that fold.
 void add_products(std::vector<BarrierProblem>& all) {
   for (int shape = 0; shape < cuda::product_shapes(); ++shape)
     all.push_back(product_in_shape<uint16_t, uint16_t>(kShoalBf16, "bf16", shape));

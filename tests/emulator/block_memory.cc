@@ -74,7 +74,8 @@ void on_fault(int number, siginfo_t* info, void* context) {
     touched = at;
     if (divert(context)) return;
   }
-  // What this is about somebody else knows. The instruction fails again after the return.
+  // The signal is not about a guarded page, so the handler that was there before must get it. An
+  // instruction that failed fails again after the return. A signal that was sent is raised again.
   ::sigaction(number, &before_us, nullptr);
   if (sent) ::raise(number);
 }

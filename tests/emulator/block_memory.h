@@ -16,8 +16,8 @@ inline constexpr size_t kPlainBlockMemory = 48 * 1024;
 bool raise_block_memory(int device, const void* kernel, size_t bytes);
 bool may_have_block_memory(int device, const void* kernel, size_t bytes);
 
-/// What one block after the other has as its memory. Behind it lie pages that nobody may touch: a
-/// lane that does is reported, and its kernel ends.
+/// Memory that blocks use, one after the other. Behind it lie pages that nobody may touch. A lane
+/// that touches them is reported, and its kernel ends.
 class BlockMemory {
  public:
   BlockMemory();
@@ -25,8 +25,9 @@ class BlockMemory {
   BlockMemory(const BlockMemory&) = delete;
   BlockMemory& operator=(const BlockMemory&) = delete;
 
-  /// Memory of a new block: so many bytes, at most kMostBlockMemory, aligned to 128, which hold NaN
-  /// in bfloat16 and float32. Up to 127 more bytes lie before the pages that are guarded.
+  /// The memory of a new block. It has `bytes` bytes, at most kMostBlockMemory, and is aligned to
+  /// 128. It is filled with NaN, in bfloat16 as well as in float32. Up to 127 unused bytes may lie
+  /// between its end and the guarded pages.
   unsigned char* begin_block(size_t bytes);
   const unsigned char* guard() const { return guard_; }
 

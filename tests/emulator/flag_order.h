@@ -9,9 +9,9 @@
 
 #include "tests/emulator/report.h"
 
-/// Ranks whose kernels run at the same time share memory by flags: store_release says that what the
-/// kernel has written is there, and load_acquire that this has been seen. So flags alone tell
-/// whether a slot may be read, and when it may be written again:
+/// Ranks whose kernels run at the same time share memory by flags: store_release says that
+/// everything that the kernel has written is in memory, and load_acquire says that this has been
+/// seen. So flags alone tell whether a slot may be read, and when it may be written again:
 /// - What another stream's kernel has written may be read once a flag of that kernel, or of a later
 ///   one, has been seen.
 /// - What another stream's kernel has read may be written once a flag of a later kernel has been
@@ -28,7 +28,7 @@ inline constexpr bool kFlagsAreFollowed = false;
 inline constexpr bool kFlagsAreFollowed = true;
 #endif
 
-/// A stream, and what it has seen of others.
+/// A stream, and how much of the work of other streams it has seen.
 class Actor {
  public:
   Actor();
@@ -40,9 +40,10 @@ class Actor {
   /// Whether a flag has been seen that was set at this moment of another stream, or after it.
   bool has_seen(uint64_t moment) const;
 
-  /// Sets a flag: tells whoever sees it all that this stream has seen and done.
+  /// The stream sets a flag. Whoever sees the flag then also knows everything that this stream has
+  /// seen and done.
   void tell(const uint64_t* flag) const;
-  /// Has looked at a flag, and found this value.
+  /// The stream has looked at a flag, and found this value.
   void look(const uint64_t* flag, uint64_t value);
 
  private:

@@ -149,7 +149,8 @@ void Multiprocessor::begin_block(unsigned slot) {
                  static_cast<unsigned>(index / grid.x / grid.y)};
   block.lanes = shape_.threads;
   block.arrived = block.ended = 0;
-  // After the lanes of the block that had this memory before, and before those of this one.
+  // The memory is prepared after all lanes of the block that used it before have ended, and before
+  // the lanes of this block begin.
   barrier_acquire(&block.over);
   block.memory = memories_[slot]->begin_block(shape_.memory);
   block.guard = memories_[slot]->guard();

@@ -31,7 +31,8 @@ constexpr int kNanByte = 0xff;
 struct Pieces {
   std::shared_mutex mutex;
   std::map<uintptr_t, Piece> by_begin;
-  /// Grows with each piece that goes, so that lanes do not use one that they remember.
+  /// Grows with each piece that is released. A lane that remembers a piece sees by this that it
+  /// must look the piece up again.
   std::atomic<uint64_t> released{0};
 };
 Pieces& pieces() {

@@ -65,9 +65,10 @@ bool check_write(const void* address, size_t bytes, const Place& place);
 
 // Called by lanes for flags.
 
-/// Before a flag is set: what follows it is what this kernel has done.
+/// Call it before a flag is set. From then on the flag stands for everything that this kernel has
+/// done so far.
 void tell_by_flag(const uint64_t* flag);
-/// After a look at a flag that had this value.
+/// Call it after a look at a flag. value: what the flag contained.
 void look_at_flag(const uint64_t* flag, uint64_t value);
 
 /// The device whose kernel the calling thread runs.

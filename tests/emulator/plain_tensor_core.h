@@ -67,7 +67,8 @@ float fused_sum(const Rule& rule, int terms, const T* a, const T* b, float adden
   return cut_to_float(std::ldexp(sum, -to_grid));
 }
 
-/// What multiply_row computes. Of tf32 there are 8 factors, and a sum has half as many terms.
+/// Computes what multiply_row must compute. tf32 has 8 factors where bfloat16 has 16, and a sum of
+/// tf32 takes half as many terms.
 template <class T>
 float multiply_row(const Rule& rule, const T* a, const T* b, float sum) {
   constexpr int kFactors = sizeof(T) == 2 ? 16 : 8;

@@ -19,8 +19,9 @@ enum class Copies { kEarly, kLate };
 /// waits for it.
 enum class Streams { kThreads, kAtOnce, kWhenWaitedFor };
 
-/// What memory holds that nobody has written. It is NaN in every type. kNan: the device takes it
-/// for written, so that a kernel may read it and must not use it.
+/// How memory is treated that nobody has written. Its bytes are NaN in every type. kUnwritten:
+/// reading it is an error. kNan: the device treats it as written, so a kernel may read it. If the
+/// kernel also uses it, its results show the NaN.
 enum class Fresh { kUnwritten, kNan };
 
 /// The numbers of two devices. The number -1 means every device.

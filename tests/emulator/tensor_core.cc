@@ -107,7 +107,7 @@ Factor factor_of(const float values[8]) {
   return factor;
 }
 
-/// How many factors each type has, and how many products one sum.
+/// How many factors of each type one instruction multiplies, and how many products one sum takes.
 template <class T>
 constexpr int kFactors = sizeof(T) == 2 ? 16 : 8;
 template <class T>

@@ -6,7 +6,7 @@
 /// addend and of products: each product is exact, every term is cut towards zero to a multiple of
 /// one power of two, which lies fraction_bits below the greatest exponent among the terms; and the
 /// sum of the terms is cut towards zero to a float32, of which zero is always +0. judge_test
-/// compares it with the authors' own program. tests/gpu asks a device whether it does so.
+/// compares it with the authors' own program. tests/gpu checks whether a device computes the same.
 namespace shoal::emulator {
 
 struct TensorCore {

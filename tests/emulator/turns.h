@@ -22,7 +22,8 @@ class Turns {
   int next(const IsReady& is_ready) {
     return period_ > 0 ? next_by_priority(is_ready) : next_in_turn(is_ready);
   }
-  /// The lane has only polled, so others have their turns before it.
+  /// To be called when a lane has only polled. All other lanes get their turns before it gets the
+  /// next one.
   void has_polled(unsigned lane);
 
  private:

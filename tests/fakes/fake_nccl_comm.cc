@@ -103,8 +103,9 @@ Result Comm::connected(std::function<Result()> connect) {
   return kInvalidUsage;
 }
 
-/// A collective begins. Of FAKE_NCCL_HANG=collective:RANK:N it is one that never returns: the
-/// caller spins, as the real one does while it asks its proxy.
+/// To be called when a collective begins. If it is the one that FAKE_NCCL_HANG=collective:RANK:N
+/// names, this function never returns: the caller spins, as the real NCCL does while it asks its
+/// proxy.
 void Comm::spin_if_asked() {
   ++begun_;
   const std::string& wanted = settings().hang;

@@ -114,7 +114,7 @@ class Comm {
   Result state_ = kSuccess;
 };
 
-/// Never returns. It does what a kernel does that waits for a peer's flag.
+/// Never returns. It behaves like a kernel that waits for the flag of a peer.
 [[noreturn]] void hang();
 
 }  // namespace fake_nccl

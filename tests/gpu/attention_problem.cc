@@ -288,7 +288,8 @@ std::vector<Attended> attend_again(OneDevice& one, const Heads& heads, const Tok
       prepare(bench, heads, tokens, steps.front(), most_chunks(steps.back()));
   std::vector<Attended> all;
   for (const PagedStep& step : steps) {
-    // What is replayed knows these places and nothing of what is there.
+    // A replayed graph has stored only the addresses and not the values, so new values are copied
+    // to the same addresses.
     const auto renew = [&](const auto* at, const auto& values) {
       bench.renew(const_cast<void*>(static_cast<const void*>(at)), values);
     };

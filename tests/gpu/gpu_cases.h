@@ -46,7 +46,8 @@ void add_layer_cases(const Options& options, std::vector<Case>& cases);
 void add_add_norm_cases(const Options& options, std::vector<Case>& cases);
 void add_qkv_cases(const Options& options, std::vector<Case>& cases);
 void add_attention_cases(const Options& options, std::vector<Case>& cases);
-/// Products by cuBLASLt beside own kernels: that they agree, and what each takes.
+/// Products by cuBLASLt and by own kernels. The cases check that both agree, and measure how long
+/// each takes.
 void add_library_cases(const Options& options, std::vector<Case>& cases);
 /// How long the ops of a model's step take.
 void add_op_times_cases(const Options& options, std::vector<Case>& cases);

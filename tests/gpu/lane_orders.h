@@ -9,9 +9,9 @@ namespace shoal::gpu {
 /// Random orders beside forward and reverse, where every order is tried.
 inline constexpr int kAllSeeds = 20;
 
-/// Calls body(number of the order) in these orders in which the emulated device's lanes take turns:
-/// forward, reverse, and as many random ones as there are seeds. Returns "" or the first text that
-/// is not empty, with its order.
+/// Calls body(number of the order) once for each order in which the lanes of the emulated device
+/// can take turns: forward, reverse, and one random order for each seed. Returns the first text
+/// that is not empty, with its order, or "" if there is none.
 template <typename Body>
 std::string in_lane_orders(int seeds, const Body& body) {
   for (int order = -2; order < seeds; ++order) {

@@ -141,7 +141,8 @@ inline constexpr OrderedExtents kOrderedRows = {kRowExtents, kFewRowExtents};
 /// Runs body with a device, in the arithmetic of the CPU's kernels.
 std::string on_device(const Options& options, const std::function<std::string(OneDevice&)>& body);
 /// The same with the emulated device's lanes and blocks in every order: all extents in the first
-/// five of them, and few in the others. A device has one order, in which it gets all.
+/// five orders, and a few extents in the others. A real device has only one order, and that order
+/// gets all extents.
 std::string in_every_order(
     const Options& options, const OrderedExtents& extents,
     const std::function<std::string(OneDevice&, std::span<const RowExtent>)>& body);

@@ -231,7 +231,7 @@ std::optional<int> later(std::optional<int> a, std::optional<int> b) {
 
 /// The row of kCrossovers for this device.
 std::string row_to_enter(int capability, std::optional<int> from, int64_t workspace_bytes) {
-  // Of fewer rows, some products are left unfolded, which the library does not do.
+  // With fewer rows, some products must stay unfolded, and the library cannot do that.
   const int most_unfolded = kShoalMostUnfoldedRows + 1;
   return from ? cat("{", capability, ", ", std::max(*from, most_unfolded), ", ",
                     workspace_bytes >> 20, " * kMiB}")

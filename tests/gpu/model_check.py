@@ -114,8 +114,8 @@ def check_model(name: str, model: Path, ids: list[int], expected: str | None,
 
 
 def answers(model: Path, sequences: int) -> list[str]:
-    """To 32 requests of different lengths, with the logprobs of their tokens, when so many of them are
-    computed in a step."""
+    """The answers to 32 requests of different lengths, with the logprobs of their tokens. A step
+    computes at most `sequences` of the requests."""
     requests = [{"id": i, "prompt_ids": [(17 * i + 5 * k) % 500 + 3 for k in range(1 + i % 7)],
                  "max_tokens": 2, "ignore_eos": True, "temperature": 0, "logprobs": 4}
                 for i in range(32)]
@@ -153,7 +153,7 @@ def step_model(found: list[dict]) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Of any of its threads."""
+    """The children that any thread of the process has started."""
     return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children")
             for child in file.read_text().split()]
 

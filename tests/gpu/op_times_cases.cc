@@ -52,7 +52,7 @@ class StepOps {
   StepOps(OneDevice& one, const ModelShape& model, const StepKind& step, int64_t weight_bytes)
       : one_(one), bench_(one), model_(model), step_(step), weight_bytes_(weight_bytes) {}
 
-  /// In the order in which a step has them.
+  /// Makes the ops, in the order in which a step runs them.
   Result<std::vector<Op>> prepare();
 
  private:

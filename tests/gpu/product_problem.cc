@@ -22,7 +22,8 @@ float with_exponent(uint64_t bits, int exponent) {
                               static_cast<uint32_t>(bits >> 40 & 0x7fffff));
 }
 
-/// Cuts what the type's fraction does not hold, so that subnormals stay what they are.
+/// Cuts the bits of the fraction that the type cannot hold. It does not round, so subnormals stay
+/// subnormals.
 float held_by(Dtype type, float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return type == Dtype::kBf16 ? std::bit_cast<float>(bits & 0xffff0000U) : value;

@@ -252,8 +252,8 @@ std::string a_lost_rank_is_named(const Options& options) {
   return "";
 }
 
-/// Two ranks push as many floats for different collectives. Each must name the other one and sum
-/// nothing.
+/// Two ranks push the same number of floats, but for different collectives. Each rank must name the
+/// other one and must sum nothing.
 std::string ranks_in_different_collectives(const Options& options) {
   Result<std::vector<PushRank>> group = make_group(options.module, 2);
   SHOAL_EXPECT_OK(group.status());

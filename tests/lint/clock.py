@@ -78,8 +78,8 @@ def signs(path: str, text: str) -> list[str]:
 
 
 def sources(path: str, root: Path, seen: set[str]) -> set[str]:
-    """The source, and those of tests/ that it includes or imports. Of another test's script only
-    functions are used, and its classes are run by a test of their own."""
+    """The source, and the sources of tests/ that it includes or imports. A script of another test
+    is imported for its functions only: its classes are run by a test of their own."""
     if path in seen or path in HELPERS or not (root / path).is_file():
         return seen
     seen.add(path)

@@ -41,7 +41,8 @@ TEST(KvRoom, TheUuidSaysWhichRanksShareADevice) {
 }
 
 TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
-  // 0.75 of it are 192,000 B. Of these 156,000 B are in use, whoever has them.
+  // 0.75 of the device are 192,000 B. 156,000 B of the device are in use. It does not matter who
+  // uses them.
   EXPECT_EQ(blocks_for({rank_on(0, 100'000, 10)}, {50'000, 1, 0.75}), 3'600);
   EXPECT_EQ(blocks_for({rank_on(0, 100'000, 10), rank_on(0, 100'000, 10)}, {50'000, 1, 0.75}),
             1'800);

@@ -125,8 +125,8 @@ TEST(PinnedBuffers, AStepSaysThatItWaitsBeforeItEnqueuesAndHowFarTheDeviceIs) {
 }
 
 /// Runs the steps on a device that hangs at the first kernel, until the host has said three times
-/// that it waits. Returns how many kernels it had launched then; or what was wrong: it told of
-/// progress before that, or not once after each step.
+/// that it waits. Returns how many kernels it had launched then. If the test fails, it returns what
+/// was wrong: progress was reported before that, or not exactly once after each step.
 std::string launched_while_it_hangs(int layers_ahead) {
   return in_child([layers_ahead] {
     constexpr int kLooks = 3;
@@ -169,8 +169,8 @@ TEST(PinnedBuffers, AHostThatIsFarAheadTellsOfNoProgressWhileItsDeviceHangs) {
   const std::string near = launched_while_it_hangs(1), far = launched_while_it_hangs(kUsualLead);
   ASSERT_EQ(near.find_first_not_of("0123456789"), std::string::npos) << near;
   ASSERT_EQ(far.find_first_not_of("0123456789"), std::string::npos) << far;
-  // Two kernels come before the first layer, and all layers have as many. With a lead of one, the
-  // host waits in the third layer until the device has come to the second.
+  // Two kernels come before the first layer, and every layer has the same number of kernels. With a
+  // lead of one layer, the host waits in the third layer until the device has come to the second.
   constexpr int kBefore = 2;
   EXPECT_EQ((std::stoi(near) - kBefore) * 3, (std::stoi(far) - kBefore) * 2) << near << ", " << far;
   EXPECT_GT(std::stoi(near), kBefore);

@@ -18,8 +18,9 @@ bool has_space_inside(const std::string& piece) {
   return first != std::string::npos && piece.find(kWordSpace, first) != std::string::npos;
 }
 
-/// A tokenizer without a splitter in whose vocabulary spaces only begin words, as in Llama 2's own.
-/// It is made from one that was trained without that rule.
+/// A tokenizer without a splitter. In its vocabulary a space can only be at the beginning of a
+/// piece, as in the vocabulary of Llama 2. It is made from a tokenizer that was trained without
+/// this rule.
 Json llama2_like() {
   Json json = read_json(oracle_dir("llama2-mha-f16") + "/tokenizer.json");
   Json vocab = Json::object(), merges = Json::array();

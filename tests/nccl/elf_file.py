@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Unreadable(Exception):
-    """The file does not have what is looked for. The text says what is missing."""
+    """The file lacks something that the reader needs. The text says what is missing."""
 
 
 @dataclasses.dataclass(frozen=True)

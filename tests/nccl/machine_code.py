@@ -187,7 +187,8 @@ MOVES = ("mov", "movq", "movl", "movabs", "movslq")
 IMPLICIT = re.compile(r"(mul|imul|div|idiv|xchg|xadd)[bwlq]?|cmpxchg\w*|c[lqw]t[dlqo]|rdtscp?|cpuid|"
                       r"syscall|(movs|stos|lods|scas|cmps)[bwlq]?|leave")
 READ_ONLY = re.compile(r"(cmp|test|bt)[bwlq]?|v?u?comis[sd]|nop[wl]?|j\w+|endbr64|prefetch\w*")
-# Of a store into memory that is not one of MOVES: no instruction writes more.
+# The bytes that a store is assumed to write if its instruction is not one of MOVES. No instruction
+# writes more.
 WIDEST_STORE = 64
 
 

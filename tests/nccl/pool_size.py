@@ -34,7 +34,7 @@ class Pool:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-    """A function that creates a segment of as many bytes as an argument says."""
+    """A function that creates a segment, whose size in bytes is one of its arguments."""
     start: int
     argument: int
     plus: int = 0  # what it adds to the argument

@@ -1,5 +1,6 @@
-"""Compiles a small library that stands in for libnccl.so.2: the same functions in as many sources
-create segments in the same way, and the rest of NCCL is not there.
+"""Compiles a small library that stands in for libnccl.so.2. It has the functions that create
+segments, in the same number of sources, and they create them in the same way. The rest of NCCL is
+not there.
 """
 import dataclasses
 import subprocess

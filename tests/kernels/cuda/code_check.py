@@ -94,7 +94,8 @@ def plain_name(mangled: str) -> str:
 
 
 def instructions(body: str) -> list[str]:
-    """Of a kernel in PTX. Declarations begin with a dot, and labels with a dollar."""
+    """The instructions of a kernel in PTX. Declarations, which begin with a dot, and labels, which
+    begin with a dollar, are not among them."""
     return INSTRUCTION.findall(body)
 
 

@@ -154,7 +154,7 @@ End fault_of(const std::function<void()>& body) {
   });
 }
 
-/// Takes this many frames of the stack, which has fewer.
+/// Takes `frames` frames of the stack. The stack has no room for all of them.
 __attribute__((noinline)) int overflow(int frames, volatile char* above) {
   volatile char frame[4096];
   frame[0] = *above;

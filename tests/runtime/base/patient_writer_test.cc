@@ -71,7 +71,8 @@ std::string drain(int fd) {
   return text;
 }
 
-/// What a reader has of a log: which of the numbered lines, and how many it was told that it lacks.
+/// What a reader has got of a log: the numbered lines that came, and how many lines the log itself
+/// says were lost.
 struct Told {
   std::set<int> lines;
   int lost = 0;

@@ -156,14 +156,16 @@ class Model {
     for (const auto& [id, one] : seen_) {
       for (const int32_t block : one.blocks) {
         ASSERT_TRUE(block >= 0 && block < limits_.kv_blocks);
-        // Those of a sequence whose preemption has not shown yet may have been given to another.
+        // A sequence may have been preempted although no plan has shown it yet. Its blocks may
+        // already belong to another sequence.
         ASSERT_TRUE(blocks.insert(block).second || hidden_ > 0) << "block " << block << " twice";
       }
     }
   }
 
-  /// Whoever begins for the first time before an earlier prompt has ended overtakes it. Of a
-  /// sequence that waits this is certain only if it has no client's turn to wait for.
+  /// A sequence that begins for the first time before an earlier prompt has ended overtakes that
+  /// prompt. If the earlier sequence still waits, this is certain only if it does not wait for the
+  /// turn of a client.
   void note_overtaking(const StepPlan& plan) {
     for (const SequenceStep& step : plan.sequences)
       if (step.sample) seen_.at(step.id).prompt_open = false;

@@ -340,8 +340,8 @@ TEST(SchedulerTest, LittleIsComputedTwice) {
     EXPECT_LT(computed_per_needed(limits, 64, 128, 256, budget), 1.2);
     EXPECT_LT(computed_per_needed(limits, 64, 16, 368, budget), 1.2);
     EXPECT_LT(computed_per_needed(limits, 64, 368, 16, budget), 1.2);
-    // Four, with room for 1.7. It was 8.5 times as many when a sequence was admitted as soon as the
-    // blocks of its prompt were free.
+    // Four sequences, with room for 1.7 of them. When a sequence was admitted as soon as the blocks
+    // of its prompt were free, 8.5 times the needed tokens were computed.
     limits.kv_blocks = 17 * 24 / 10;
     EXPECT_LT(computed_per_needed(limits, 4, 128, 256, budget), 1.6);
   }

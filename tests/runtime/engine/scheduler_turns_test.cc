@@ -12,8 +12,8 @@
 namespace shoal {
 namespace {
 
-/// A scheduler of which every request generates one token, so that each step ends whose prompt it
-/// ends. Prompts have one token if nothing else is said.
+/// A scheduler whose requests all generate one token. So a step that ends a prompt also ends that
+/// request. A prompt has one token unless the test says otherwise.
 class Turns {
  public:
   explicit Turns(int32_t seats, SchedulingPolicy policy = SchedulingPolicy::kFcfs,

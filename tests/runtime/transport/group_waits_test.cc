@@ -10,7 +10,8 @@ namespace {
 /// sum.
 using Sum = std::vector<double>;
 
-/// Ranks that have run `steps` such steps. Each sum begins when the one before it is over.
+/// What the ranks have counted after `steps` steps, each of which has these sums. A sum begins when
+/// the one before it is over.
 std::vector<RankWaits> ranks(const std::vector<Sum>& sums, int64_t steps = kLeastSteps) {
   const size_t size = sums.front().size();
   std::vector<double> waited(size), for_previous(size);

@@ -8,13 +8,13 @@
 
 SHOAL_DECLARE_KERNEL_SET(avx512_bf16)
 
-// The kernel set avx512-bf16 on every processor that has its instructions, also where a hypervisor
-// does not show them. There the program does not use the set, so that no other test does.
+// The kernel set avx512-bf16 on every processor that has its instructions, even if a hypervisor
+// hides these instructions. The program does not use the set there, so no other test does.
 
 namespace shoal {
 namespace {
 
-/// The set's own products, and all other kernels as it has them.
+/// The table of the set: its own products, and all other kernels from avx512.
 KernelTable table_of(const KernelTable& avx512) {
   KernelTable table = avx512;
   table.matmul = avx512_bf16::matmul;

@@ -25,7 +25,8 @@ const KernelTable& kernels() {
 SampledToken sample(const std::vector<float>& logits, const SamplingParams& params,
                     int32_t position = 0, const std::vector<int32_t>& history = {},
                     int32_t prompt_tokens = 0) {
-  // One memory for all, so that nothing may depend on what an earlier token has left in it.
+  // All calls share one memory. So a test fails if a result depends on what an earlier token has
+  // left in it.
   static SamplerMemory memory(262144);
   return sample_token(logits, params, history, prompt_tokens, position, kernels(), memory);
 }

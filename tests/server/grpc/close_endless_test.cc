@@ -19,7 +19,8 @@ class EndlessTest : public ConnectionsTest {
   static void bring(const Pair& pair, size_t bytes) { move(pair.client, pair.server, bytes); }
   /// The server sends, and the client reads and acknowledges it.
   static void answer(const Pair& pair, size_t bytes) { move(pair.server, pair.client, bytes); }
-  /// Whether the connection is closed when that is looked at after so many seconds.
+  /// Advances the clock by `seconds` and lets the connections be looked at. Returns whether this
+  /// one is closed then.
   bool closed_after(double seconds, const Pair& pair) {
     MovedClock::advance(seconds);
     connections_->close_endless();

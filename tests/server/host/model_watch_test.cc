@@ -240,8 +240,8 @@ class FileInMemory {
   char* data_ = nullptr;
 };
 
-/// Weights of so many shards and pieces of 64 KiB, which ranks have loaded, beside small files that
-/// the front has read whole.
+/// Weights that ranks have loaded, and beside them small files that the front has read whole. There
+/// are `shards` files of weights, each of `pieces` pieces of 64 KiB.
 class ServedWeights {
  public:
   ServedWeights(size_t shards, size_t pieces) {

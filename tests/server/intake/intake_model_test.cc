@@ -137,7 +137,8 @@ class IntakeModel {
                           [&](const Call& call) { return call.client == client && waits(call); });
   }
 
-  /// 0: a client that has no request which arrives, and room for one; 1: one with room; 2: any.
+  /// 0: the client has no request that is arriving, and has room for one. 1: it has room for one.
+  /// 2: neither.
   int rank_of(const std::string& client) const {
     size_t held = 0;
     bool arrives = false;

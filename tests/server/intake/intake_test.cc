@@ -120,7 +120,7 @@ TEST(Intake, OneThatStopsIsEvictedForAnotherClient) {
   EXPECT_EQ(third->reads, 1) << "at the first look";
 }
 
-/// There are sixteen places. Of forty clients the last one in turn is read in the third round.
+/// There are sixteen places, so the last of forty clients is read in the third round.
 TEST(Intake, FortyThatStopDelayAnotherClientByThreeRounds) {
   const MovedClock clock;
   Intake intake({});

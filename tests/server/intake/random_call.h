@@ -112,8 +112,8 @@ class WayIn {
   InferenceLoop loop;
 };
 
-/// A call that behaves as a front's does, whatever happens to it at the same time. It counts how it
-/// ends, and that this is once.
+/// A call that behaves like a call of a front, whatever happens to it at the same time. It counts
+/// how it ends, and checks that it ends exactly once.
 class RandomCall final : public FrontCall, public std::enable_shared_from_this<RandomCall> {
  public:
   RandomCall(WayIn& way, std::string client, int number)
@@ -207,7 +207,8 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
     way_.intake.accepted(*this, accepted->bytes);
   }
 
-  /// A client that has one request here at a time never has to go because there are too many.
+  /// A client with only one request at a time must never be refused because there are too many
+  /// requests.
   void refuse(const RefusedRequest& why) {
     if (!end()) return;
     ++way_.refused[static_cast<size_t>(why.why)];

@@ -1,7 +1,7 @@
 // 100,000 random lives of calls on the way in: through the budget, the threads that work on them,
-// the queue and the loop, without a protocol and without ranks. However a life goes, it ends once
-// and gives everything back; and a client that has one request here at a time is never refused or
-// evicted because another one has many.
+// the queue and the loop, without a protocol and without ranks. However a life goes, it ends
+// exactly once and gives everything back. A client that has one request at a time is never refused
+// or evicted because another client has many.
 #include <algorithm>
 #include <functional>
 #include <gtest/gtest.h>

@@ -7,8 +7,9 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-/// What the search finds if the command passes in a /dev/shm of `need` bytes or more, of which the
-/// kernel gives whole pages. peak: what it has there when it passes.
+/// What the search finds if the command passes in every /dev/shm of at least `need` bytes. The
+/// kernel gives whole pages of `page` bytes. peak: how many bytes the command has there when it
+/// passes.
 SizeSearch searched(uint64_t need, uint64_t peak, uint64_t most, uint64_t page) {
   SizeSearch found;
   int tries = 0;

@@ -88,7 +88,7 @@ inline void await_earlier_kernels() {
   emulator::is_early() = false;
 }
 inline void let_next_kernel_begin() {
-  // It begins when this one has ended.
+  // Does nothing, because an emulated kernel begins only when the one before it has ended.
 }
 
 template <class T>

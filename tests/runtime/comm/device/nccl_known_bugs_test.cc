@@ -8,7 +8,7 @@
 namespace shoal {
 namespace {
 
-/// The sources of what this version has, which tell the rows apart.
+/// The sources of the bugs that this version has. No two rows of the table have the same source.
 std::set<std::string> sources(int version) {
   std::set<std::string> found;
   for (const NcclBug* bug : nccl_bugs_of(version)) found.insert(bug->source);
@@ -64,7 +64,7 @@ TEST(NcclKnownBugs, OneTableRefusesAndSaysWhy) {
 }
 
 TEST(NcclKnownBugs, AMoveDoesNotEndInTheNextBug) {
-  // 2.27.5 mends what 2.25.1 is refused for, and has others itself.
+  // 2.27.5 mends the bug for which 2.25.1 is refused, but it has other bugs.
   EXPECT_EQ(nccl_version_to_move_to(22501), 23102);
   EXPECT_EQ(nccl_version_to_move_to(22809), 23102);
   EXPECT_EQ(nccl_version_to_move_to(23101), 23102);

@@ -128,7 +128,7 @@ TEST_F(StaleSegments, AFileThatOnlyHasANameLikeOursOrNcclsIsKept) {
   EXPECT_EQ(result->removed[0].path, path("nccl-a1B2c3"));
   EXPECT_EQ(result->kept.size(), 3u);
   EXPECT_TRUE(exists("nccl-backup") && exists("nccl-config"));
-  // Nobody has told which sizes NCCL has.
+  // Without the sizes of NCCL's segments, nothing counts as one of them.
   leave("nccl-a1B2c3");
   EXPECT_TRUE(remove_stale(directory_, {})->removed.empty());
 }

@@ -292,7 +292,7 @@ TEST(NcclBudget, SaysWhatItAssumed) {
   settings.version = *parse_nccl_version("2.18.6");
   EXPECT_NE(nccl_need(settings)->assumptions.at(0).find("SIGBUS"), std::string::npos);
   EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kAtMost);
-  // Of these two channels NCCL may find one. Of those that are asked for it may not.
+  // NCCL may find only one of these two channels. If two are asked for (min_ctas), it uses both.
   settings = ring_of(2, 2);
   EXPECT_EQ(nccl_need(settings)->need.bound, Bound::kAtMost);
   settings.min_ctas = 2;

@@ -45,7 +45,7 @@ TEST(NcclReleases, WhatIsNewerThanTheTableIsNotKnown) {
        {NcclVersion{2, 11, 4}, NcclVersion{2, 27, 8}, NcclVersion{2, 28, 10}, NcclVersion{2, 32, 4},
         NcclVersion{2, 33, 1}, NcclVersion{3, 0, 0}})
     EXPECT_FALSE(is_known_nccl(unknown)) << unknown.code();
-  // The last one that is known before it.
+  // An unknown version counts as the last known one before it.
   EXPECT_EQ(nccl_release_of({2, 27, 8}).minor, 27);
   EXPECT_EQ(nccl_release_of({2, 28, 10}).last_patch, 9);
   for (const NcclVersion newer :

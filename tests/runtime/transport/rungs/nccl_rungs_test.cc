@@ -156,7 +156,7 @@ TEST(NcclRungs, OfAnUnknownVersionTheLeastIsKnown) {
               std::string::npos)
         << to_text(use);
   }
-  // It has as many channels as would fit if it took no more.
+  // The number of channels is the one that would fit if the rung took exactly the predicted bytes.
   context.facts.dev_shm.free_bytes = 4 * kConnection - 4096;
   EXPECT_EQ(need("nccl-shm", context), 2 * kConnection);
 }

@@ -63,7 +63,8 @@ TEST(Rung, PrepareReservesAndLeavesNoName) {
   }
 }
 
-/// Of a machine about which nothing is known but that it has the pages of this one.
+/// The facts of a machine about which nothing is known, except that its pages have the size of this
+/// machine's.
 HostFacts facts_with_own_pages() {
   HostFacts facts;
   facts.page_bytes = static_cast<int64_t>(page_size());
