@@ -12,7 +12,6 @@ set(SHOAL_CLOCK_TESTS
     "runtime/comm/(fault|slot_flags|tcp/tcp_mesh)_test"
     "runtime/comm/device/nccl_failure_test"
     "runtime/control/channel_test"
-    "runtime/device/device_test"
     "runtime/rank/rank_test"
     "runtime/supervisor/(gpu_probe|group_failure|process_end|process_state)_test"
     "runtime/supervisor/(group_start|start_watch|step_watch|worker_group)_test"
@@ -22,7 +21,7 @@ set(SHOAL_CLOCK_TESTS
     "server/host/model_watch_test"
     "server/serving/(inference_loop|request_figures)_test"
     "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
-    "e2e/(denied|metrics|model_files|openai_client|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|silent_files|walks)"
+    "e2e/(denied|metrics|model_files|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|silent_files|walks)"
     "e2e/(around/Nginx|device_model/(faults/.*|names|planted|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
     "e2e/(http/(Api|abuse|crowds|ends|tls_ends)|shmtest(_search|_stuck|_trace)?|tls/Wire)")
