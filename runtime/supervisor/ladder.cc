@@ -237,9 +237,10 @@ void Ladder::say_phase(Phase phase, double seconds) const {
   if (options_.on_phase) options_.on_phase(phase, seconds, tried_);
 }
 
-/// Said before any weight is loaded, so that the log shows the order of things.
+/// Said before any weight is loaded, so that the log shows the order of things. What was noted of
+/// the last refusal is enough, because this rung is as good.
 void Ladder::say_verified(const TransportVerified& figures) {
-  if (!has_run_) say_refused(report_.refusals.size(), tried_);
+  if (!has_run_) said_ = report_.refusals.size();
   if (!options_.on_verified) return;
   TransportReport report = report_;
   report.rung = tried_;
@@ -309,13 +310,14 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::climb_down(const WorkerGroupOption
     // The next rung may need the room. But a rung that has worked may be taken again.
     if (!has_run_ || !is_shortage(why.fault, why.why)) pool_.give_back();
     if (std::optional<Failure> forbidden = refuse(why)) return *forbidden;
-    // If the next rung is as good, only its proof shows whether this is more than a note.
+    // A note is enough if the next rung is as good and works. Otherwise a warning follows.
     const bool as_good = costs_nothing(report_.order[at_], report_.refusals.back().rung);
-    const size_t held = as_good ? 1 : 0;
-    if (!has_run_) say_refused(report_.refusals.size() - held, "");
+    if (!has_run_) say_refused(report_.refusals.size() - (as_good ? 1 : 0), "");
     if (prepared && control.deadline.passed())
       return no_rung_left(
           cat(none_works(), "; ", options_.names.startup_timeout, " leaves no time for another"));
+    if (!has_run_ && as_good && options_.on_refused)
+      options_.on_refused(report_.refusals.back(), report_.order[at_], true);
   }
   return no_rung_left(none_works());
 }

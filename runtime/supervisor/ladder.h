@@ -36,9 +36,10 @@ struct LadderOptions {
   bool reproducible = true;  ///< sums in our own order; on devices this decides what NCCL connects
   NcclUserSettings nccl;     ///< what the user has set for NCCL
   LimitNames names;
-  /// Gets every refusal, with the rung that is tried next. as_good: that one is now proven, and is
-  /// as good as the refused one, so that nothing is lost (runtime/transport/rungs/rung.h). If the
-  /// next rung would be as good, this comes once that is proven or refused, and otherwise at once.
+  /// Gets every refusal before the next rung is tried, and the name of that rung. as_good: the next
+  /// rung is as good as the refused one, so nothing is lost if it works
+  /// (runtime/transport/rungs/rung.h). If it does not, the refusal comes again, without as_good.
+  /// In a restart it comes only once the start has ended.
   std::function<void(const Refusal&, const std::string& next, bool as_good)> on_refused;
   /// Gets each phase of a start when its last rank has left it, with the seconds that the slowest
   /// rank was in it, and the rung. kProbe covers all that the front does before it starts
@@ -121,7 +122,7 @@ class Ladder {
   TransportReport report_;  // without the facts, which report() adds
   RankEquipment equipment_;
   size_t at_ = 0;      // an index into report_.order
-  size_t said_ = 0;    // of report_.refusals, those that on_refused has had
+  size_t said_ = 0;    // on_refused needs no refusal before this index any more
   std::string tried_;  // the rung over which ranks were started last
   int32_t starts_ = 0;
   bool has_run_ = false;

@@ -110,8 +110,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
   };
   options.on_refused = [](const Refusal& refusal, const std::string& next, bool as_good) {
     const std::string text =
-        cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase), "), ",
-            as_good ? "using " : "trying ", next, ": ", explained(refusal.status, 600));
+        cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase), "), trying ", next,
+            as_good ? ", which is as good: " : ": ", explained(refusal.status, 600));
     as_good ? log_info(text) : log_warning(text);
   };
   return options;

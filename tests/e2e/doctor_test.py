@@ -181,7 +181,8 @@ class InSmallPlaces(harness.TestCase):
         # One that costs nothing is a note. The rest of the line, and the remedy, are there all the same.
         for flags, rung, refused in (
                 (("--log-level", "info"), "memfd",
-                 rf" INFO .*transport shm refused \(budget\), using memfd: .*{shm_bytes(2)}"),
+                 r" INFO .*transport shm refused \(budget\), trying memfd, which is as good: "
+                 rf".*{shm_bytes(2)}"),
                 (("--transport", "shm,tcp"), "tcp",
                  rf" WARNING .*transport shm refused \(budget\), trying tcp: .*{shm_bytes(2)}")):
             with self.subTest(flags=flags):

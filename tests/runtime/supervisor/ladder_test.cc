@@ -104,14 +104,15 @@ std::string told_of_refusals(int memfd_error) {
   return told;
 }
 
-TEST(Ladder, ARefusalLosesNothingOnlyIfTheNextRungIsAsGoodAndTaken) {
+TEST(Ladder, ARefusalIsOnlyNotedIfTheNextRungIsAsGoodAndWorks) {
   EXPECT_EQ(told_of_refusals(0), " shm=memfd");
-  EXPECT_EQ(told_of_refusals(EPERM), " shm>memfd memfd>tcp");
+  EXPECT_EQ(told_of_refusals(EPERM), " shm=memfd shm>memfd memfd>tcp");
 }
 
 TEST(Ladder, TellsItsPhasesAndTheProofBeforeTheStartEnds) {
   std::vector<std::string> told;
   LadderOptions options = in_order({"shm", "memfd"});
+  options.on_refused = [&](auto&&...) { told.push_back("refused"); };
   options.on_phase = [&](Phase phase, double seconds, const std::string& rung) {
     EXPECT_GE(seconds, 0);
     told.push_back(cat(phase_name(phase), " ", rung));
@@ -124,7 +125,7 @@ TEST(Ladder, TellsItsPhasesAndTheProofBeforeTheStartEnds) {
   Ladder ladder(options, facts_with_free(4096), 2);
   const auto group = ladder.start(transport_only(2), {});
   ASSERT_TRUE(group.ok()) << group.status().to_string();
-  EXPECT_EQ(told, (std::vector<std::string>{"probe memfd", "spawn memfd", "open memfd",
+  EXPECT_EQ(told, (std::vector<std::string>{"refused", "probe memfd", "spawn memfd", "open memfd",
                                             "self-test memfd", "verified memfd, as-good"}));
   // It is the time of the verification, not of the start.
   EXPECT_EQ(ladder.report().self_test.seconds, (*group)->verified().seconds);
