@@ -9,6 +9,7 @@
 #include "runtime/supervisor/refusals.h"
 #include "runtime/supervisor/restart_policy.h"
 #include "runtime/supervisor/trial.h"
+#include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 
 namespace shoal {
@@ -37,6 +38,7 @@ Ladder::Ladder(LadderOptions options, HostFacts facts, int world_size)
     : options_(std::move(options)), context_(context_of(options_, std::move(facts), world_size)) {
   report_.world_size = world_size;
   report_.order = options_.order;
+  report_.order_by = options_.order_by;
   report_.headroom_bytes = options_.budget.headroom_bytes;
   if (!options_.min_transport.empty())  // which says that all rungs up to it are fine
     report_.allowed_by = cat(options_.names.min_transport, " ", options_.min_transport);
@@ -137,10 +139,10 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   report_.refusals.push_back({rung, failure.phase, failure.fault, failure.why});
   find_remedies();
   ++at_;
+  if (at_ >= report_.order.size()) return no_rung_left(none_works());
   if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage)
     return forbid(options_.names.shm_shortage);
   if (rung == options_.min_transport) return forbid(cat(options_.names.min_transport, " ", rung));
-  if (at_ >= report_.order.size()) return no_rung_left(none_works());
   return std::nullopt;
 }
 
@@ -184,9 +186,10 @@ Failure Ladder::no_rung_left(std::string what) {
   return {Status(std::move(causes)), phase, kFrontRank, Fault::kPolicy};
 }
 
-std::string Ladder::none_works() const {
-  return cat("no transport works for ", counted(report_.world_size, "rank"), " (tried ",
-             refused_names(report_.refusals), ")");
+std::string Ladder::none_works() {
+  report_.may_work = first_that_may_work(options_.left_out, context_);
+  return cat(none_works_text(report_), " (tried ", refused_names(report_.refusals), ")",
+             may_work_text(report_));
 }
 
 /// Starts one group over the current rung.

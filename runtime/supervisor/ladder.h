@@ -29,6 +29,8 @@ struct LimitNames {
 /// What the user allows.
 struct LadderOptions {
   std::vector<std::string> order;       ///< rungs, the best first
+  std::string order_by;                 ///< the setting that leaves rungs out of it; empty: none
+  std::vector<std::string> left_out;    ///< those of them that the policy would allow, best first
   bool degrade_on_shm_shortage = true;  ///< false: a rung refused for shared memory ends the start
   /// The last rung of the order that may be used; empty: all may be used.
   std::string min_transport;
@@ -113,7 +115,7 @@ class Ladder {
   void say_verified(const TransportVerified& figures);
   Failure forbid(const std::string& setting);
   Failure no_rung_left(std::string what);
-  std::string none_works() const;
+  std::string none_works();
   void find_remedies();
   NcclUse* nccl_use();
 

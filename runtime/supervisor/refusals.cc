@@ -39,6 +39,16 @@ Status all_reasons(std::span<const Refusal> refusals, const Failure& last) {
   return Status(std::move(causes));
 }
 
+std::string first_that_may_work(const std::vector<std::string>& rungs, const RungContext& context) {
+  for (const std::string& name : rungs) {
+    const Rung& rung = *find_rung(name);
+    if (rung.probe(context).ok() &&
+        check_budget(rung.need(context), context.facts, context.budget).ok())
+      return name;
+  }
+  return "";
+}
+
 std::string refused_names(const std::vector<Refusal>& refusals) {
   std::string names;
   for (const Refusal& refusal : refusals) names += cat(names.empty() ? "" : ", ", refusal.rung);

@@ -23,6 +23,9 @@ bool of_ladder(const Failure& failure);
 void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes);
 /// The reasons of these refusals, and then what ended the try behind them.
 Status all_reasons(std::span<const Refusal> refusals, const Failure& last);
+/// The first of these rungs of which neither facts nor settings say that it does not work here;
+/// empty: there is none. Nothing is tried.
+std::string first_that_may_work(const std::vector<std::string>& rungs, const RungContext& context);
 /// "shm, memfd"
 std::string refused_names(const std::vector<Refusal>& refusals);
 

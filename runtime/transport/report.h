@@ -50,6 +50,8 @@ const char* verdict_name(Verdict verdict);
 struct TransportReport {
   int world_size = 1;
   std::vector<std::string> order;  ///< the rungs in the order in which they were to be tried
+  std::string order_by;            ///< the setting that leaves some out of the order, or empty
+  std::string may_work;            ///< if none works: one that it leaves out, or empty
   std::string rung;                ///< the one in use; empty: none works
   std::vector<Refusal> refusals;   ///< in the order they happened
   std::vector<ShmNeed> needs;      ///< of every rung in the order

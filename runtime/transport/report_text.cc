@@ -125,6 +125,11 @@ std::string largest_files_text(const TransportReport& report) {
   return text;
 }
 
+/// True if every rung of a list was refused that leaves others out.
+bool list_has_failed(const TransportReport& report) {
+  return !report.order_by.empty() && report.refusals.size() >= report.order.size();
+}
+
 /// The devices that were found, by CUDA's numbers.
 std::string gpus_text(const TransportReport& report) {
   std::string text;
@@ -146,6 +151,17 @@ std::string indented(const std::string& text, const std::string& indent) {
     at = end + 1;
   }
   return out;
+}
+
+std::string none_works_text(const TransportReport& report) {
+  const std::string ranks = counted(report.world_size, "rank");
+  if (!list_has_failed(report)) return cat("no transport works for ", ranks);
+  return cat("none of ", report.order_by, " works for ", ranks);
+}
+
+std::string may_work_text(const TransportReport& report) {
+  if (!list_has_failed(report) || report.may_work.empty()) return "";
+  return cat("; without it, ", report.may_work, " may work");
 }
 
 std::string verdict_text(const TransportReport& report) {
@@ -171,8 +187,10 @@ std::string verdict_text(const TransportReport& report) {
   if (!report.failure.ok())
     return cat("NO: ", ranks, " could not be started: ", explained(report.failure));
   const bool untried = !report.refusals.empty() && report.refusals.size() < report.order.size();
-  return cat("NO: no transport works for ", ranks,
-             untried ? "; the time for a start ended before the others were tried." : ".");
+  return cat(
+      "NO: ", none_works_text(report),
+      untried ? "; the time for a start ended before the others were tried" : may_work_text(report),
+      ".");
 }
 
 std::string figures_text(const TransportReport& report) {

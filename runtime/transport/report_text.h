@@ -15,6 +15,13 @@ std::string to_text(const std::vector<Remedy>& remedies);
 /// "OK: 2 ranks use shm.", or what is worse and by how much. No newline.
 std::string verdict_text(const TransportReport& report);
 
+/// "no transport works for 2 ranks", or "none of --transport shm works for 2 ranks". Precondition:
+/// no rung is in use.
+std::string none_works_text(const TransportReport& report);
+
+/// "; without it, memfd may work" for a list that leaves memfd out; or empty.
+std::string may_work_text(const TransportReport& report);
+
 /// "transport shm for 2 ranks: 8 KiB all-reduce 1.2 us, ..., verified in 0.01 s". No newline.
 /// Precondition: a rung is in use.
 std::string figures_text(const TransportReport& report);

@@ -29,6 +29,20 @@ int64_t ranks_bytes(int world_size) {
   return world_size * (kProcessBytes + self_test_bytes(world_size));
 }
 
+/// What the order leaves out. Without --transport the ladder goes down to --min-transport, and no
+/// step with --on-shm-shortage=fail.
+void set_left_out(const TransportFlags& flags, LadderOptions* options) {
+  if (!flags.transport) return;
+  bool allowed = flags.degrade_on_shm_shortage;
+  for (const Rung& rung : rungs(flags.device.kind)) {
+    if (std::find(flags.order.begin(), flags.order.end(), rung.name) == flags.order.end()) {
+      options->order_by = cat("--transport ", *flags.transport);
+      if (allowed) options->left_out.emplace_back(rung.name);
+    }
+    if (rung.name == flags.min_transport) allowed = false;
+  }
+}
+
 void log_phase(Phase phase, double seconds, const std::string& rung) {
   log_info(cat("start: ", phase_name(phase), " took ", with_decimals(seconds, 3), " s",
                rung.empty() || !moves_bytes(phase) ? "" : cat(" over ", rung)));
@@ -94,6 +108,7 @@ void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start)
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes) {
   LadderOptions options;
   options.order = flags.order;
+  set_left_out(flags, &options);
   options.degrade_on_shm_shortage = flags.degrade_on_shm_shortage;
   options.min_transport = flags.min_transport;
   options.budget = {static_cast<int64_t>(flags.shm_headroom_bytes),

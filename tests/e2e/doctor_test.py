@@ -103,7 +103,12 @@ class InSmallPlaces(harness.TestCase):
                 ("size=1m", ("--min-transport", "shm"),
                  "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
                  "ranks."),
-                ("size=1m", ("--transport", "shm"), "NO: no transport works for 2 ranks.")):
+                ("size=1m", ("--transport", "shm"),
+                 "NO: none of --transport shm works for 2 ranks; without it, memfd may work."),
+                ("size=1m", ("--transport", "shm", "--min-transport", "shm"),
+                 "NO: none of --transport shm works for 2 ranks."),
+                ("size=1m", ("--transport", "shm", "--on-shm-shortage", "fail"),
+                 "NO: none of --transport shm works for 2 ranks.")):
             with self.subTest(line=line):
                 self.assertEqual(inside(mount, doctor(*flags)).stdout.splitlines()[0], line)
 
@@ -173,7 +178,8 @@ class InSmallPlaces(harness.TestCase):
         none = inside("size=1m", doctor("--transport", "shm", "--json"))
         self.assertEqual(none.returncode, harness.UNAVAILABLE)
         self.assertEqual(json.loads(none.stdout)["rung"], None)
-        self.assertRegex(none.stderr, r"no transport works for 2 ranks \(tried shm\)")
+        self.assertRegex(none.stderr, r"none of --transport shm works for 2 ranks \(tried shm\); "
+                                      "without it, memfd may work")
 
     def test_serving_says_what_was_refused(self):
         generate = [harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",

@@ -1,4 +1,5 @@
-// What the ladder does for one rank, which needs no transport, before any process is started.
+// What the ladder refuses before any process is started.
+#include <cerrno>
 #include <gtest/gtest.h>
 #include <sys/sysinfo.h>
 
@@ -22,6 +23,42 @@ TEST(Ladder, OneRankIsNotStartedBeyondTheMemoryLimit) {
   EXPECT_EQ(group.failure().why.code(), Code::kResourceExhausted);
   EXPECT_EQ(ladder.report().verdict(), Verdict::kNone);
   EXPECT_EQ(ladder.report().remedies.size(), 1u);
+}
+
+/// The error of a start in a /dev/shm that has room for nothing, where memfds are refused.
+std::string said_of(const LadderOptions& options) {
+  HostFacts facts = facts_with_free(4096);
+  facts.memfd_error = EPERM;
+  Ladder ladder(options, facts, 2);
+  const auto group = ladder.start(transport_only(2), {});
+  EXPECT_FALSE(group.ok());
+  EXPECT_EQ(ladder.report().verdict(), Verdict::kNone);
+  return group.status().to_string();
+}
+
+TEST(Ladder, AListThatFailsNamesWhatItLeavesOut) {
+  LadderOptions options = in_order({"shm"});
+  const auto says = [&options](const std::string& words) {
+    const std::string said = said_of(options);
+    EXPECT_NE(said.find(words + "; "), std::string::npos) << said;
+    EXPECT_NE(said.find("transport shm refused (budget)"), std::string::npos) << said;
+  };
+  says("no transport works for 2 ranks (tried shm)");
+  options.order_by = "--transport shm";
+  says("none of --transport shm works for 2 ranks (tried shm)");
+  options.left_out = {"memfd", "tcp", "cma"};
+  says("none of --transport shm works for 2 ranks (tried shm); without it, tcp may work");
+  options.left_out = {"memfd"};
+  says("none of --transport shm works for 2 ranks (tried shm)");
+}
+
+TEST(Ladder, APolicyForbidsNothingIfNoTransportIsLeft) {
+  LadderOptions options = in_order({"shm"});
+  options.min_transport = "shm";
+  EXPECT_NE(said_of(options).find("no transport works for 2 ranks"), std::string::npos);
+  options.min_transport.clear();
+  options.degrade_on_shm_shortage = false;
+  EXPECT_NE(said_of(options).find("no transport works for 2 ranks"), std::string::npos);
 }
 
 }  // namespace

@@ -86,11 +86,6 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status least = refused(options);
   EXPECT_NE(least.to_string().find("--min-transport shm"), std::string::npos) << least.to_string();
-  const Status none = refused(in_order({"shm"}));
-  EXPECT_NE(none.to_string().find("no transport works for 2 ranks (tried shm)"), std::string::npos)
-      << none.to_string();
-  EXPECT_NE(none.to_string().find("transport shm refused (budget)"), std::string::npos)
-      << none.to_string();
 }
 
 /// What is told of the refusals over shm, memfd and tcp where there is no room for shm.

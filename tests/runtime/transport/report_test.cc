@@ -62,6 +62,17 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(late),
             "NO: no transport works for 2 ranks; the time for a start ended before the others were "
             "tried.");
+  late.order_by = "--transport shm,tcp";
+  late.may_work = "memfd";
+  EXPECT_EQ(first_line(late),
+            "NO: no transport works for 2 ranks; the time for a start ended before the others were "
+            "tried.");
+  TransportReport listed = none;
+  listed.order_by = "--transport shm";
+  EXPECT_EQ(first_line(listed), "NO: none of --transport shm works for 2 ranks.");
+  listed.may_work = "memfd";
+  EXPECT_EQ(first_line(listed),
+            "NO: none of --transport shm works for 2 ranks; without it, memfd may work.");
   none.forbidden_by = "--min-transport shm";
   EXPECT_EQ(first_line(none),
             "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
