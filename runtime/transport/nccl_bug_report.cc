@@ -27,6 +27,22 @@ std::string for_shoal(const NcclBugNotice& notice) {
   return cat("Shoal's ranks on ", names(notice.rungs));
 }
 
+/// What the table says of the version to move to as a whole. What a single bug says of one may lead
+/// to the next bug.
+std::string move_text(int version) {
+  const int good = nccl_version_to_move_to(version);
+  if (good == version) return "";
+  std::string later;
+  for (const NcclBug* bug : nccl_bugs_of(good)) {
+    if (!bug->has(version))
+      later += cat("      ", nccl_bug_versions(*bug), ": ", bug->what, "\n          ", cure(*bug),
+                   "\n          only if ", text_of(bug->condition).only_if, "\n");
+  }
+  return cat("  ", nccl_version_text(good), " is the first version with all of these repairs and ",
+             later.empty() ? "none" : "only these", " of the bugs that came after ",
+             nccl_version_text(version), later.empty() ? "" : ":", "\n", later);
+}
+
 Json code_json(int version) {
   return version == 0 ? Json(nullptr) : Json(nccl_version_text(version));
 }
@@ -85,11 +101,7 @@ std::string to_text(int version, const std::vector<NcclBugNotice>& notices) {
                 "\n      only if ", condition.only_if, "\n      for ", condition.engines, "; ",
                 for_shoal(notice), " (", bug.source, ")\n");
   }
-  const int good = nccl_version_to_move_to(version);
-  if (good != version)
-    text += cat("  every bug above that has a repair is mended from ", nccl_version_text(good),
-                " on\n");
-  return text;
+  return text + move_text(version);
 }
 
 std::vector<std::string> nccl_bug_warnings(const std::vector<NcclUse>& uses,

@@ -59,7 +59,8 @@ class ForOtherEngines(harness.TestCase):
         printed = text("--nccl-version", "2.25.1")
         for line in ("\nknown bugs of NCCL 2.25.1:\n", "\n  before 2.27.5: an all-reduce reaches",
                      "only if ranks are threads of one process", "Shoal does not use this version",
-                     "every bug above that has a repair is mended from 2.31.2 on"):
+                     "\n  2.31.2 is the first version with all of these repairs and only these "
+                     "of the bugs that came after 2.25.1:\n"):
             self.assertIn(line, printed)
         # What its ranks do not use they cannot meet anything of.
         self.assertNotIn("Shoal's ranks on", printed)

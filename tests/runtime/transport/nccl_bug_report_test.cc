@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <gtest/gtest.h>
+#include <set>
 
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
@@ -98,15 +99,58 @@ TEST(NcclBugReport, TextForPeople) {
   for (const char* part : {"move to 2.27.5\n      only if ranks are threads of one process",
                            "llama.cpp and LMDeploy's TurboMind; Shoal does not use this version",
                            "move to 2.26.3, or set NCCL_CUMEM_HOST_ENABLE=0\n",
-                           "every engine; not Shoal's ranks (release notes 2.26.2",
-                           "every bug above that has a repair is mended from 2.31.2 on\n"})
+                           "every engine; not Shoal's ranks (release notes 2.26.2"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   const std::string newest = to_text(23203, nccl_bug_notices(23203, {}));
   EXPECT_NE(newest.find("no version without it is known: set NCCL_CUMEM_HOST_ENABLE=0"),
             std::string::npos)
       << newest;
-  EXPECT_EQ(newest.find("is mended from"), std::string::npos) << newest;
   EXPECT_EQ(to_text(21108, {}), "");
+}
+
+/// What stands below the bugs of this version; empty: nothing does.
+std::string advice(int version) {
+  const std::string text = to_text(version, nccl_bug_notices(version, {}));
+  const size_t at = text.find(" is the first version ");
+  return at == std::string::npos ? "" : text.substr(text.rfind('\n', at) + 1);
+}
+
+TEST(NcclBugReport, TheVersionToMoveToIsThatOfTheWholeTable) {
+  // It has no bug that 2.29.2 does not have too.
+  EXPECT_EQ(
+      advice(22902),
+      "  2.31.2 is the first version with all of these repairs and none of the bugs that came "
+      "after 2.29.2\n");
+  EXPECT_EQ(
+      advice(22809),
+      "  2.31.2 is the first version with all of these repairs and only these of the bugs that "
+      "came after 2.28.9:\n"
+      "      from 2.29.2 on: init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast "
+      "memory\", where 2.28 did without it, if the switches have no slot left (many "
+      "communicators) or are not set up\n"
+      "          no version without it is known: set NCCL_NVLS_ENABLE=0\n"
+      "          only if NVLink SHARP is on (NCCL_NVLS_ENABLE, on by default from Hopper on with "
+      "NVSwitch)\n");
+  EXPECT_EQ(advice(23102), "") << "no later version is better";
+  EXPECT_EQ(advice(23203), "");
+}
+
+TEST(NcclBugReport, TheAdviceHoldsForTheWholeTable) {
+  std::set<int> versions;
+  for (const NcclBug& bug : kNcclBugs) {
+    if (bug.first_bad > 0) versions.insert(bug.first_bad);
+    if (bug.first_good > 0) versions.insert({bug.first_good - 1, bug.first_good});
+  }
+  for (const int version : versions) {
+    const int good = nccl_version_to_move_to(version);
+    EXPECT_EQ(advice(version).empty(), good == version) << version;
+    if (good == version) continue;
+    EXPECT_EQ(advice(version).find(cat("  ", nccl_version_text(good), " is the first ")), 0U);
+    for (const NcclBug* bug : nccl_bugs_of(good)) {
+      EXPECT_EQ(bug->first_good, 0) << bug->what;
+      EXPECT_EQ(advice(version).find(bug->what) != std::string::npos, !bug->has(version));
+    }
+  }
 }
 
 TEST(NcclBugReport, Json) {
