@@ -26,6 +26,7 @@ namespace {
 constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
 constexpr const char* kLean = "nccl-shm-lean";
+constexpr const char* kPeers = "nccl-p2p";
 constexpr const char* kOnlyTheLeast =
     "there is room for the least that it needs, but how much more it needs is not known";
 /// The layout of the JSON document.
@@ -248,11 +249,24 @@ std::string line_text(const Line& line, int communicators, Told* told) {
   return text;
 }
 
+/// Whether this rung fits, although the one that decides does not.
+bool fits_beside(const Plan& plan, const char* rung) {
+  return !plan.fits && std::any_of(plan.lines.begin(), plan.lines.end(), [rung](const Line& line) {
+    return line.need.rung == rung && line.fits();
+  });
+}
+
 /// Whether ranks must make do with one channel and small buffers to fit.
 bool fits_only_lean(const Plan& plan) {
-  return !plan.fits && std::any_of(plan.lines.begin(), plan.lines.end(), [](const Line& line) {
-    return line.need.rung == kLean && line.fits();
-  });
+  return fits_beside(plan, kLean);
+}
+
+/// Why the verdict is not that of a transport that needs no room.
+std::string peers_text(const Plan& plan) {
+  if (!fits_beside(plan, kPeers)) return "";
+  return cat(kPeers,
+             " fits, but only for GPUs that reach each other's memory. They are not looked ",
+             "at here, so that ", kDecides, " decides.\n");
 }
 
 /// The settings under which the figures hold, as lines to copy. Another engine needs them in its
@@ -285,7 +299,7 @@ std::string plan_verdict(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan) {
-  std::string text = plan_verdict(plan);
+  std::string text = plan_verdict(plan) + peers_text(plan);
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));

@@ -35,6 +35,8 @@ def inside(mount: str, script: str) -> subprocess.CompletedProcess:
 
 
 HEADROOM = 256 * 1024  # bytes that are left free for other programs (--shm-headroom)
+PEERS = ("nccl-p2p fits, but only for GPUs that reach each other's memory. They are not looked at here, "
+         "so that nccl-shm decides.")
 
 
 def shm_bytes(ranks: int) -> int:
@@ -348,6 +350,13 @@ class Here(harness.TestCase):
         self.assertEqual(out.count(verdict[1]), 1, out)
         self.assertRegex(out, r"\n  refused nccl-shm: .*(\n      .*)*\n      for the same reason as "
                               r"above\n")
+        self.assertEqual(out.splitlines()[1:3], [PEERS, "  fits    nccl-p2p: 0 B"])
+
+    def test_a_plan_says_what_keeps_ranks_from_using_peers(self):
+        with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="1"):
+            out = inside("size=1m", doctor("--nccl-version", "2.27") + " || true").stdout
+        self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 do not fit .*\n  refused nccl-p2p: .*"
+                              r"(\n      .*)*\n      NCCL_P2P_DISABLE=1 of the environment forbids nccl-p2p, ")
 
     def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
         plan = ("--nccl-version", "2.27", "-tp", 8)
@@ -361,6 +370,7 @@ class Here(harness.TestCase):
                 done = inside(mount, doctor(*plan))
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertTrue(done.stdout.startswith(verdict), done.stdout)
+                self.assertEqual(done.stdout.splitlines()[1], PEERS)
                 self.assertIn(f"\nthe figures of {rung} hold with these settings", done.stdout)
                 self.assertIn(f"\n  {line}\n", done.stdout)
                 self.assertEqual("NCCL_BUFFSIZE" in done.stdout, rung == "nccl-shm-lean")
