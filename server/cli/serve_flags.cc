@@ -94,7 +94,8 @@ void add_access_flags(FlagParser& parser, AccessFlags* access) {
 void add_service_flags(FlagParser& parser, ServeFlags* flags) {
   parser.group("Service");
   parser.add_value("--ready-file", path("PATH"),
-                   "A file that has the READY line in it as long as the server is ready",
+                   "A file that has the READY line in it as long as the server is ready; "
+                   "docs/operations.md explains the fields of that line",
                    words_as_they_are(&flags->ready_file));
 }
 

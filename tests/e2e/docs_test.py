@@ -222,6 +222,20 @@ class Documents(harness.TestCase):
         for path in sorted(name for name in project_files() if name.endswith(".md")):
             self.assertNotRegex(document(path), r"\w\.(cc|cu|h|py):\d", path)
 
+    def test_every_field_of_the_ready_line_is_explained_in_its_order(self):
+        explained = [row[0].strip("`") for row in table(document("docs/operations.md"), "ready line")]
+        written = []
+        for path, function in (("server/commands/serve_command.cc", "std::string ready_line("),
+                               ("server/commands/fronts.cc", "std::string Fronts::addresses(")):
+            body = document(path).split(function)[1].split("\n}\n")[0]
+            written += re.findall(r'[" ](\w+)=', body)
+        self.assertEqual(sorted(explained), sorted(written))
+        server = harness.Server(harness.DEMO, "-tp", 2, "--shm-headroom", "1t", "--health-port", 0)
+        self.addCleanup(server.kill)
+        shown = list(server.wait_ready())
+        self.assertEqual(shown, [name for name in explained if name in shown])
+        self.assertIn("refused", shown)
+
     def test_the_picture_of_the_tree(self):
         text = document("docs/architecture.md")
         for ranks in (2, 3):
