@@ -200,7 +200,8 @@ std::string figures_text(const TransportReport& report) {
   return text + cat(": 8 KiB all-reduce ", figure("%.1f", figures.latency_us), " us, 1 MiB at ",
                     figure("%.2f", figures.bytes_per_s / 1e9), " GB/s",
                     figures.noisy ? " (noisy: rounds differ by more than a factor of 2)" : "",
-                    ", verified in ", figure("%.2f", figures.seconds), " s");
+                    ", verified in ", figure("%.2f", figures.seconds),
+                    " s (timed here and now; nothing is chosen or compared by it)");
 }
 
 std::string to_text(const TransportReport& report) {
