@@ -1,6 +1,5 @@
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "server/shmtest/runner.h"
@@ -34,9 +33,5 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
 /// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
 /// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output.
 std::string junit_report(const RunResult& run, const std::vector<std::string>& command);
-
-/// Escapes text for XML content and attributes. Characters that XML 1.0 cannot represent (control
-/// characters, broken UTF-8) become U+FFFD.
-std::string xml_escape(std::string_view text);
 
 }  // namespace shoal::shmtest

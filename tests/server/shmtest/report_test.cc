@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/base/json.h"
+#include "server/shmtest/xml.h"
 
 namespace shoal::shmtest {
 namespace {
