@@ -72,6 +72,17 @@ ExitCode run_exit_code(Code code, Fault fault) {
   }
 }
 
+/// Writes "shoal: WORD TEXT" to stderr, or with --log-format json a line of the log.
+void say_line(LogLevel level, std::string_view word, Paint paint, std::string_view text) {
+  if (log_options().format == LogFormat::kJson || level < log_options().level) {
+    log_line(level, text, kLastLineMs);
+    return;
+  }
+  const std::string shown_word = painted(word, paint, wants_colour(STDERR_FILENO));
+  // If it is lost, there is no other place to report to.
+  (void)write_stderr(cat("shoal: ", shown_word, " ", text, "\n"), kLastLineMs);
+}
+
 }  // namespace
 
 Ending at(Stage stage, Status status) {
@@ -110,13 +121,11 @@ int report_failure(const Ending& ending) {
 }
 
 void say_error(std::string_view text) {
-  if (log_options().format == LogFormat::kJson) {
-    log_line(LogLevel::kError, text, kLastLineMs);
-    return;
-  }
-  const std::string word = painted("error:", Paint::kRed, wants_colour(STDERR_FILENO));
-  // If it is lost, there is no other place to report to.
-  (void)write_stderr(cat("shoal: ", word, " ", text, "\n"), kLastLineMs);
+  say_line(LogLevel::kError, "error:", Paint::kRed, text);
+}
+
+void say_warning(std::string_view text) {
+  say_line(LogLevel::kWarning, "warning:", Paint::kYellow, text);
 }
 
 }  // namespace shoal

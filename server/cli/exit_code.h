@@ -95,4 +95,7 @@ int report_failure(const Ending& ending);
 /// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.
 void say_error(std::string_view text);
 
+/// The same for a warning. Nothing is written if the log has errors alone.
+void say_warning(std::string_view text);
+
 }  // namespace shoal

@@ -59,7 +59,8 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
   parser.add_value("--jobs", "N", "Conditions at the same time (1)",
                    whole(&flags->jobs, 1, kMaxJobs));
   parser.add_value("--accept", "success|error",
-                   "Exit codes that pass: 0, or any; signals, hangs and leaks fail (success)",
+                   "Exit codes that pass: 0, or any except in host; signals, hangs and leaks fail "
+                   "(success)",
                    [=](std::string_view flag, std::string_view text) {
                      return set_accept(flag, text, &flags->accept);
                    });

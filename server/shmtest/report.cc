@@ -271,6 +271,15 @@ std::string table(const RunResult& run, size_t conditions) {
   return text;
 }
 
+bool never_worked(const RunResult& run) {
+  const auto is_well = [](const Outcome& outcome) {
+    return outcome.end == End::kExited && outcome.exit_code == 0;
+  };
+  const auto passed = [](const Outcome& outcome) { return outcome.passed(); };
+  return std::any_of(run.outcomes.begin(), run.outcomes.end(), passed) &&
+         std::none_of(run.outcomes.begin(), run.outcomes.end(), is_well);
+}
+
 std::string json_report(const RunResult& run, const std::vector<std::string>& command,
                         const std::string& version) {
   const std::vector<Outcome>& outcomes = run.outcomes;
@@ -281,6 +290,7 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
                        {"version", version},
                        {"command", command},
                        {"control_failed", run.control_failed},
+                       {"never_worked", never_worked(run)},
                        {"passed", count(outcomes, "pass")},
                        {"failed", count(outcomes, "FAIL")},
                        {"skipped", count(outcomes, "skip")},
@@ -304,6 +314,9 @@ std::string junit_report(const RunResult& run, const std::vector<std::string>& c
           xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"",
           count(outcomes, "FAIL"), "\" errors=\"0\" skipped=\"", count(outcomes, "skip"),
           "\" time=\"", with_decimals(seconds, 2), "\">\n");
+  if (never_worked(run))
+    text += cat("<properties>", junit_property("warning", std::string(kNeverWorked)),
+                "</properties>\n");
   for (const Outcome& outcome : outcomes) text += junit_case(outcome, class_name);
   return text + "</testsuite>\n</testsuites>\n";
 }

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/shmtest/runner.h"
@@ -23,15 +24,25 @@ std::string search_report(const RunResult& run);
 /// `conditions` is how many the matrix has.
 std::string table(const RunResult& run, size_t conditions);
 
+/// Whether errors were accepted, and the command exited with 0 in no condition, so that one that
+/// never works would look the same.
+bool never_worked(const RunResult& run);
+
+/// What is said then.
+inline constexpr std::string_view kNeverWorked =
+    "the command exited with 0 in no condition, so that nothing shows that it works at all; add "
+    "the control, --matrix host,..., in which no error is accepted";
+
 /// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 2, "version": the program's,
-/// "command": [...], "control_failed": false, "passed": n, "failed": n, "skipped": n,
-/// "conditions": [...], "min_size_bytes": n, "largest_failing_bytes": n}. The last two are null
-/// without a search.
+/// "command": [...], "control_failed": false, "never_worked": false, "passed": n, "failed": n,
+/// "skipped": n, "conditions": [...], "min_size_bytes": n, "largest_failing_bytes": n}. The last
+/// two are null without a search.
 std::string json_report(const RunResult& run, const std::vector<std::string>& command,
                         const std::string& version);
 
 /// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
-/// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output.
+/// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output. The
+/// suite has the property "warning" if never_worked().
 std::string junit_report(const RunResult& run, const std::vector<std::string>& command);
 
 }  // namespace shoal::shmtest

@@ -119,6 +119,32 @@ TEST(ShmtestReportTest, AnErrorMayBeAccepted) {
   for (const Outcome& wrong : {died, leaves, bus, hung}) EXPECT_TRUE(wrong.failed());
 }
 
+TEST(ShmtestReportTest, ACommandThatNeverWorkedIsNoProof) {
+  Outcome refused = exited(3), skipped = exited(0);
+  refused.accept = Accept::kError;
+  skipped.never_came = "the command ended before /dev/shm was filled";
+  Outcome died = refused;
+  died.end = End::kSignalled;
+  const RunResult never = {.outcomes = {refused, died}};
+  EXPECT_TRUE(never_worked(never));
+  // It works somewhere, also if that shows nothing about the condition, or nothing was accepted.
+  for (const std::vector<Outcome>& outcomes :
+       {std::vector{refused, exited(0)}, {refused, skipped}, {exited(3)}, {died}, {}})
+    EXPECT_FALSE(never_worked({.outcomes = outcomes}));
+  const std::string xml = junit_report(never, {"a"});
+  EXPECT_NE(
+      xml.find("<properties><property name=\"warning\" value=\"the command exited with 0 in no "
+               "condition, so that "),
+      std::string::npos)
+      << xml;
+  EXPECT_EQ(junit_report({.outcomes = {exited(0)}}, {"a"}).find("warning"), std::string::npos);
+  for (const bool worked : {false, true}) {
+    const RunResult run = worked ? RunResult{.outcomes = {refused, exited(0)}} : never;
+    const Json json = parse_json(json_report(run, {"a"}, "0.1.0"), "report").value();
+    EXPECT_EQ(json["never_worked"], !worked);
+  }
+}
+
 TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
   Outcome bad = exited(1);
   bad.output_tail = "line 1\nOSError: [Errno 28] No space left on device\n\n";

@@ -1,0 +1,63 @@
+"""What shoal shmtest says of its conditions: the table, the JUnit file, and its warnings."""
+import json
+import tempfile
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import harness
+from harness import SKIPPED
+from shmtest_test import SOME_FAILED, namespaces, shmtest
+
+NEVER_WORKED = ("the command exited with 0 in no condition, so that nothing shows that it works at all; add "
+                "the control, --matrix host,..., in which no error is accepted")
+
+
+class Report(harness.TestCase):
+    def test_junit_is_well_formed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "report.xml"
+            text = "printf 'a<b>&\"\\001\\377]]>'; test $SHOAL_SHMTEST_CONDITION = 1m"
+            result = shmtest("--matrix", "4k,1m", "--junit", file, "--", "sh", "-c", text)
+            self.assertEqual(result.returncode, SOME_FAILED)
+            suite = ET.parse(file).getroot().find("testsuite")
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("2", "1"))
+        cases = {case.get("name"): case for case in suite.iter("testcase")}
+        self.assertIsNone(cases["1m"].find("failure"))
+        self.assertEqual(cases["1m"].get("classname"), "shmtest.sh")
+        self.assertIn("a<b>", cases["1m"].find("system-out").text)
+        self.assertIn(cases["1m"].find("properties/property").attrib,
+                      [{"name": "shm_peak_bytes", "value": peak} for peak in ("0", "unknown")])
+        self.assertIn('a<b>&"\ufffd\ufffd]]>', cases["4k"].find("failure").text)
+
+    def test_the_table(self):
+        text = shmtest("--matrix", "4k,1m", "--", "sh", "-c",
+                       "echo seen; test $SHOAL_SHMTEST_CONDITION = 1m").stdout.decode()
+        self.assertIn("1 passed, 1 failed, 0 skipped", text)
+        self.assertIn("--- 4k: exit code 1", text)
+        self.assertIn("seen", text)
+
+    def test_a_command_that_never_works_is_no_proof(self):
+        """Where errors are accepted, a wrong flag of the engine's would pass everywhere."""
+        accept = ("--matrix", "4k,1m", "--accept", "error")
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "report.xml"
+            never = shmtest(*accept, "--junit", file, "--", "sh", "-c", "echo wrong flag; exit 64")
+            suite = ET.parse(file).getroot().find("testsuite")
+        self.assertEqual(never.returncode, 0)
+        self.assertEqual(never.stderr.decode().splitlines()[-1], f"shoal: warning: {NEVER_WORKED}")
+        self.assertEqual(suite.find("properties/property").attrib,
+                         {"name": "warning", "value": NEVER_WORKED})
+        never = shmtest(*accept, "--json", "--log-format", "json", "--", "false")
+        self.assertTrue(json.loads(never.stdout)["never_worked"])
+        line = json.loads(never.stderr.decode().splitlines()[-1])
+        self.assertEqual((line["level"], line["message"]), ("WARNING", NEVER_WORKED))
+        quiet = shmtest(*accept, "--log-level", "error", "--", "false")
+        self.assertNotIn(NEVER_WORKED, quiet.stderr.decode())
+        works = shmtest(*accept, "--", "sh", "-c", "test $SHOAL_SHMTEST_CONDITION = 1m")
+        self.assertEqual((works.returncode, b"warning" in works.stderr), (0, False))
+
+
+if __name__ == "__main__":
+    if not namespaces():
+        raise SystemExit(SKIPPED)
+    harness.main()
