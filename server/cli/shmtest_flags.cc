@@ -5,6 +5,7 @@
 #include "runtime/base/text_values.h"
 #include "server/cli/flag_setters.h"
 #include "server/cli/shared_flags.h"
+#include "server/shmtest/min_size.h"
 
 namespace shoal {
 namespace {
@@ -47,7 +48,9 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
                      flags->matrix_given = true;
                      return {};
                    });
-  parser.add_switch("--min-size", "Find the smallest /dev/shm that is enough, by bisection",
+  parser.add_switch("--min-size",
+                    cat("Find the smallest /dev/shm that is enough, by bisection, to 1/",
+                        shmtest::kSearchParts, " of it"),
                     &flags->min_size);
   parser.add_switch("--list", "Print the conditions, and do nothing", &flags->list);
   parser.add_value("--timeout", "S",

@@ -9,8 +9,6 @@ namespace shoal::shmtest {
 namespace {
 
 constexpr uint64_t kFirstSize = uint64_t{64} << 20;
-/// The answer is exact to this part of itself.
-constexpr uint64_t kResolution = 32;
 
 /// At least one page, because a tmpfs of size=0 has no limit.
 uint64_t in_pages(uint64_t bytes, uint64_t page) {
@@ -79,7 +77,7 @@ std::optional<uint64_t> next_size(const SizeSearch& found, uint64_t peak, uint64
     const uint64_t half = in_pages(passes / 2, page);
     return hope != 0 ? std::min(hope, half) : half;
   }
-  if (passes - fails <= std::max(page, passes / kResolution)) return std::nullopt;
+  if (passes - fails <= std::max(page, passes / kSearchParts)) return std::nullopt;
   return hope != 0 ? hope : in_pages(fails + (passes - fails) / 2, page);
 }
 

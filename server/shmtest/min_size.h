@@ -7,8 +7,11 @@
 
 namespace shoal::shmtest {
 
+/// The answer of a search is exact to one of so many parts of itself, or to a page.
+inline constexpr uint64_t kSearchParts = 32;
+
 /// Looks for the smallest /dev/shm in which the command passes, from a page to `most` bytes, by
-/// bisection to a 32nd of its size. It assumes that what passes in one size passes in a larger one
+/// bisection to kSearchParts. It assumes that what passes in one size passes in a larger one
 /// too. The control comes first. Errors are those of run_matrix(), and UNAVAILABLE if a /dev/shm of
 /// a size cannot be had here.
 Result<RunResult> find_min_size(const RunOptions& options, uint64_t most,

@@ -184,13 +184,17 @@ std::string trace_text(const std::vector<Outcome>& outcomes) {
 std::string search_text(const RunResult& run) {
   const auto [wanted, passes, fails] = run.search;
   if (run.control_failed) return "The control (host) failed, so no size was tried.\n";
-  if (passes == 0 && fails == 0) return "";  // it was stopped
-  if (passes == 0) return cat("It passes in no size up to ", size_name(fails), ".\n");
-  const std::string size = cat(size_name(passes), " (", human_bytes(passes), ")");
-  if (fails == 0)
-    return cat("The smallest /dev/shm that passed here: ", size, "; no size failed.\n");
-  return cat("The smallest /dev/shm that passed here: ", size, "; it failed in ", size_name(fails),
-             ". A need that varies gives another figure.\n");
+  const bool stopped = run.stopped_by != 0;
+  std::string text = stopped ? "The search was stopped before its end. " : "";
+  if (passes == 0 && fails == 0) return text + "No size was tried to its end.\n";
+  if (passes == 0) return cat(text, "It passes in no size up to ", size_name(fails), ".\n");
+  text += cat("The smallest /dev/shm that passed here: ", size_name(passes), " (",
+              human_bytes(passes), ")");
+  if (fails == 0) return text + "; no size failed.\n";
+  text += cat("; it failed in ", size_name(fails), ".");
+  if (stopped) return text + "\n";
+  return cat(text, " The search is exact to 1/", kSearchParts,
+             " of the size, or a page. A need that varies gives another figure.\n");
 }
 
 std::string control_text(const std::vector<Outcome>& outcomes, size_t conditions) {
@@ -239,9 +243,8 @@ std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
 }
 
 std::string search_row(const Outcome& outcome, bool first) {
-  // It is expected to fail in many sizes, so that the report has the end of one output alone.
   return cat(first ? table_heading(kLeastWidth) : "",
-             table_row(outcome, kLeastWidth, printable(outcome.reason())));
+             table_row(outcome, kLeastWidth, row_reason(outcome)));
 }
 
 std::string search_report(const RunResult& run) {

@@ -190,13 +190,25 @@ TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
       "condition   result  seconds  exit     shm seen    reason\nhost        pass    "))
       << first;
   EXPECT_TRUE(second.starts_with("4k          FAIL    ")) << second;
-  EXPECT_TRUE(second.ends_with(" exit code 1\n")) << second;
-  EXPECT_EQ(search_report({.outcomes = {control, small},
-                           .search = {.wanted = true, .passes = 64U << 20, .fails = 4096}}),
-            "\n--- 4k: exit code 1\nthe end of its output:\nno room\n\n"
-            "The smallest /dev/shm that passed here: 64m (64.0 MiB); it failed in 4k. A need that "
-            "varies gives another figure.\n");
-  // A page is enough, or the search was stopped.
+  EXPECT_TRUE(second.ends_with(" exit code 1; last line: \"no room\"\n")) << second;
+  RunResult run = {.outcomes = {control, small},
+                   .search = {.wanted = true, .passes = 66U << 20, .fails = 64U << 20}};
+  EXPECT_TRUE(search_report(run).ends_with(
+      "The smallest /dev/shm that passed here: 66m (66.0 MiB); it failed in 64m. The search is exact "
+      "to 1/32 of the size, or a page. A need that varies gives another figure.\n"))
+      << search_report(run);
+  // One that was stopped is not exact.
+  run.search.fails = 4096;
+  run.stopped_by = SIGINT;
+  EXPECT_EQ(
+      search_report(run),
+      "\n--- 4k: exit code 1\nthe end of its output:\nno room\n\n"
+      "The search was stopped before its end. The smallest /dev/shm that passed here: 66m (66.0 "
+      "MiB); it failed in 4k.\n");
+  run.search = {.wanted = true};
+  EXPECT_TRUE(
+      search_report(run).ends_with(" was stopped before its end. No size was tried to its end.\n"));
+  // A page is enough.
   EXPECT_EQ(search_report({.outcomes = {control}, .search = {.wanted = true, .passes = 4096}}),
             "The smallest /dev/shm that passed here: 4k (4.0 KiB); no size failed.\n");
 }
