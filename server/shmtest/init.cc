@@ -31,7 +31,6 @@
 namespace shoal::shmtest {
 namespace {
 
-constexpr auto kSampleInterval = std::chrono::milliseconds(10);
 /// This many ends and stops of processes are handled between two looks at the clock.
 constexpr int kReapAtOnce = 256;
 /// Time for helpers that end by themselves once their parent is gone (such as Python's resource

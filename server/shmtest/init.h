@@ -1,9 +1,14 @@
 #pragma once
+#include <chrono>
+
 #include "runtime/base/status.h"
 #include "server/shmtest/memory_cgroup.h"
 #include "server/shmtest/sandbox.h"
 
 namespace shoal::shmtest {
+
+/// How often pid 1 looks at /dev/shm while the command runs.
+inline constexpr std::chrono::milliseconds kSampleInterval{10};
 
 /// Runs pid 1 of the sandbox: mounts /proc, starts the command, reaps processes, watches /dev/shm
 /// and the clock, reports, and ends. The kernel then kills whatever is left in the namespace.

@@ -9,6 +9,7 @@
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/text_values.h"
+#include "server/shmtest/init.h"
 #include "server/shmtest/min_size.h"
 #include "server/shmtest/xml.h"
 
@@ -47,10 +48,15 @@ bool ran(const Outcome& outcome) {
   return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
 }
 
+/// Whether the command was too brief for a look at what it took.
+bool unseen(const Outcome& outcome) {
+  return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
+}
+
 /// The most that was seen in /dev/shm.
 std::string peak_text(const Outcome& outcome) {
   if (outcome.skipped() || !ran(outcome)) return "-";
-  return outcome.peak_bytes ? human_bytes(*outcome.peak_bytes) : "no look";
+  return unseen(outcome) ? "no look" : human_bytes(*outcome.peak_bytes);
 }
 
 std::string end_text(const Outcome& outcome) {
@@ -167,6 +173,16 @@ std::string table_row(const Outcome& outcome, size_t width, const std::string& r
              padded(peak_text(outcome), 12), reason.empty() ? "-" : reason, "\n");
 }
 
+/// What "no look" means, below a table that has it.
+std::string unseen_text(const std::vector<Outcome>& outcomes) {
+  if (std::none_of(outcomes.begin(), outcomes.end(), unseen)) return "";
+  const auto interval = kSampleInterval.count();
+  return cat("no look: the command ended before the first look at /dev/shm, ", interval,
+             " ms after its start, and left nothing there, so that what it took is not known. What "
+             "it keeps for ",
+             2 * interval, " ms is seen.\n");
+}
+
 /// In which conditions a SIGBUS may have been missed, and why.
 std::string trace_text(const std::vector<Outcome>& outcomes) {
   std::map<std::string, std::string> conditions;  // of each note
@@ -248,7 +264,7 @@ std::string search_row(const Outcome& outcome, bool first) {
 }
 
 std::string search_report(const RunResult& run) {
-  std::string text;
+  std::string text = unseen_text(run.outcomes);
   for (const Outcome& outcome : run.outcomes) {
     // It is expected to fail in sizes that are too small, so that one of them is enough.
     const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);
@@ -267,7 +283,7 @@ std::string table(const RunResult& run, size_t conditions) {
   }
   text += table_heading(width);
   for (const Outcome& outcome : outcomes) text += table_row(outcome, width, row_reason(outcome));
-  text += trace_text(outcomes);
+  text += unseen_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   if (run.control_failed) text += control_text(outcomes, conditions);

@@ -184,6 +184,7 @@ TEST(ShmtestReportTest, LinesOfProgressAreAligned) {
 TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
   Outcome control = exited(0), small = exited(1);
   control.condition = "host";
+  control.peak_bytes = small.peak_bytes = 0;
   small.output_tail = "no room\n";
   const std::string first = search_row(control, true), second = search_row(small, false);
   EXPECT_TRUE(first.starts_with(
@@ -224,6 +225,16 @@ TEST(ShmtestReportTest, ALookThatNobodyTookIsNoFigure) {
   EXPECT_TRUE(row(brief).starts_with("0        no look     -")) << row(brief);
   EXPECT_TRUE(row(looked).starts_with("0        0 B         -")) << row(looked);
   EXPECT_TRUE(row(absent).starts_with("-        -           could not")) << row(absent);
+  const std::string means =
+      "no look: the command ended before the first look at /dev/shm, 10 ms after its start, and left "
+      "nothing there, so that what it took is not known. What it keeps for 20 ms is seen.\n";
+  EXPECT_NE(table({.outcomes = {brief, looked}}, 2).find(cat("\n", means, "2 passed")),
+            std::string::npos);
+  EXPECT_EQ(table({.outcomes = {looked, absent}}, 2).find("no look"), std::string::npos);
+  const SizeSearch search = {.wanted = true, .passes = 4096};
+  EXPECT_TRUE(search_report({.outcomes = {brief}, .search = search}).starts_with(means));
+  EXPECT_EQ(search_report({.outcomes = {looked}, .search = search}).find("no look"),
+            std::string::npos);
   const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"});
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"unknown\""), std::string::npos) << xml;
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"0\""), std::string::npos) << xml;
