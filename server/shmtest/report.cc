@@ -287,7 +287,20 @@ std::string table(const RunResult& run, size_t conditions) {
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   if (run.control_failed) text += control_text(outcomes, conditions);
+  if (nothing_tested(run))
+    text += cat("Nothing was tested, because ",
+                count(outcomes, "pass") == 0 ? "every condition" : "the control (host)",
+                " was skipped: exit code 69.\n");
   return text;
+}
+
+bool nothing_tested(const RunResult& run) {
+  if (run.stopped_by != 0 || count(run.outcomes, "FAIL") != 0) return false;
+  const auto is_lost_control = [](const Outcome& outcome) {
+    return outcome.condition == "host" && outcome.skipped();
+  };
+  return count(run.outcomes, "pass") == 0 ||
+         std::any_of(run.outcomes.begin(), run.outcomes.end(), is_lost_control);
 }
 
 bool never_worked(const RunResult& run) {

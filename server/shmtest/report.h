@@ -24,6 +24,10 @@ std::string search_report(const RunResult& run);
 /// `conditions` is how many the matrix has.
 std::string table(const RunResult& run, size_t conditions);
 
+/// Whether nothing was tested, although the run went to its end: every condition, or the control,
+/// was skipped.
+bool nothing_tested(const RunResult& run);
+
 /// Whether errors were accepted, and the command exited with 0 in no condition, so that one that
 /// never works would look the same.
 bool never_worked(const RunResult& run);

@@ -119,6 +119,24 @@ TEST(ShmtestReportTest, AnErrorMayBeAccepted) {
   for (const Outcome& wrong : {died, leaves, bus, hung}) EXPECT_TRUE(wrong.failed());
 }
 
+TEST(ShmtestReportTest, ATableSaysIfNothingWasTested) {
+  Outcome skipped;
+  skipped.condition = "host";
+  skipped.end = End::kSkipped;
+  const RunResult all = {.outcomes = {skipped}}, control = {.outcomes = {skipped, exited(0)}};
+  EXPECT_TRUE(table(all, 1).ends_with(
+      "1 skipped\nNothing was tested, because every condition was skipped: exit code 69.\n"));
+  EXPECT_TRUE(
+      table(control, 2)
+          .ends_with(
+              "1 skipped\nNothing was tested, because the control (host) was skipped: exit code 69.\n"));
+  // A failure is one all the same, and whoever stops a run knows it.
+  for (const RunResult& run : {RunResult{.outcomes = {skipped, exited(1)}},
+                               {.outcomes = {skipped}, .stopped_by = SIGINT},
+                               {.outcomes = {exited(0)}}})
+    EXPECT_FALSE(nothing_tested(run));
+}
+
 TEST(ShmtestReportTest, ACommandThatNeverWorkedIsNoProof) {
   Outcome refused = exited(3), skipped = exited(0);
   refused.accept = Accept::kError;
