@@ -8,6 +8,7 @@
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
 #include "server/shmtest/min_size.h"
+#include "server/shmtest/program.h"
 #include "server/shmtest/report.h"
 #include "server/shmtest/runner.h"
 

@@ -26,6 +26,7 @@
 #include "server/shmtest/os_failure.h"
 #include "server/shmtest/outcome.h"
 #include "server/shmtest/processes.h"
+#include "server/shmtest/program.h"
 #include "server/shmtest/trace.h"
 
 namespace shoal::shmtest {
@@ -71,7 +72,7 @@ struct Link {
   if (status.ok()) status = confine(args.condition);
   if (!status.ok()) leave(args.report, "skip", root_reason(status));
   ::execvp(words[0], words.data());
-  leave(args.report, "notstarted", cat(args.command[0], ": ", ::strerrordesc_np(errno)));
+  leave(args.report, "notstarted", start_failure(args.command[0], errno));
 }
 
 /// What is left of the command.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <fcntl.h>
 #include <list>
 #include <memory>
@@ -11,7 +10,6 @@
 #include <optional>
 #include <poll.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -342,37 +340,11 @@ class Matrix {
   std::string forbidden_;
 };
 
-bool executable(const std::string& path) {
-  struct stat info {};
-  return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) &&
-         ::access(path.c_str(), X_OK) == 0;
-}
-
 }  // namespace
 
 Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
                              const std::function<void(const Outcome&)>& ended) {
   return Matrix(matrix, options, ended).run();
-}
-
-Status find_program(const std::string& name) {
-  if (name.find('/') != std::string::npos) {
-    if (executable(name)) return {};
-    if (::access(name.c_str(), F_OK) != 0)
-      return Status::error(Code::kNotFound, cat("command not found: ", name), errno);
-    return Status::error(Code::kPermissionDenied,
-                         cat("not a program that can be executed: ", name));
-  }
-  const char* path = std::getenv("PATH");
-  std::string_view rest = path == nullptr ? "/bin:/usr/bin" : path;
-  while (true) {
-    const size_t colon = rest.find(':');
-    const std::string folder(rest.substr(0, colon));
-    if (executable(cat(folder.empty() ? "." : folder, "/", name))) return {};
-    if (colon == std::string_view::npos) break;
-    rest.remove_prefix(colon + 1);
-  }
-  return Status::error(Code::kNotFound, cat("command not found: ", name, " (looked along PATH)"));
 }
 
 }  // namespace shoal::shmtest

@@ -45,8 +45,4 @@ struct RunResult {
 Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
                              const std::function<void(const Outcome&)>& ended);
 
-/// Checks that the program exists, searching PATH as execvp does. Error: NOT_FOUND or
-/// PERMISSION_DENIED, as a shell would report.
-Status find_program(const std::string& name);
-
 }  // namespace shoal::shmtest

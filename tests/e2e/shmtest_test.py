@@ -289,6 +289,7 @@ class Shmtest(harness.TestCase):
                            (("--min-size", "--matrix", "4k", "--", "true"), "--matrix"),
                            (("--accept", "none", "--", "true"), "--accept"),
                            (("--", "no-such-program"), "command not found"),
+                           (("--", "sh -c true"), "leave out the quotes"),
                            (("--", "/etc/passwd"), "/etc/passwd"),
                            (("--junit", "/no/such/x.xml", "--", "true"), "--junit")):
             with self.subTest(args=args):
