@@ -53,6 +53,8 @@ constexpr Row kRows[] = {
      "two transports, as JSON"},
     {"shmtest", "shmtest --list", "the conditions, with what each means"},
     {"shmtest", "shmtest --matrix 4k,128m -- python3 engine.py", "a command under two of them"},
+    {"shmtest", "shmtest --accept error --junit shm.xml -- python3 engine.py",
+     "for CI: it may refuse to start, but not crash, hang or leave anything"},
     {"shmtest", "shmtest --min-size -- shoal generate MODEL --prompt x -tp 2",
      "the smallest /dev/shm that is enough for a command"},
 };

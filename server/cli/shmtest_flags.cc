@@ -42,7 +42,7 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
   flags->matrix = shmtest::parse_matrix("basic").value();
   parser.group("Matrix");
   parser.add_value("--matrix", "NAMES",
-                   "Conditions, e.g. 4k,128m,no-*,1m+no-cma; basic or all (basic)",
+                   "Conditions of --list, e.g. 4k,128m,no-*,1m+no-cma; basic or all (basic)",
                    [=](std::string_view, std::string_view text) -> Status {
                      SHOAL_ASSIGN_OR_RETURN(flags->matrix, shmtest::parse_matrix(text));
                      flags->matrix_given = true;
@@ -67,8 +67,10 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
                    [=](std::string_view flag, std::string_view text) {
                      return set_accept(flag, text, &flags->accept);
                    });
-  parser.add_switch("--no-trace", "Do not trace; a SIGBUS is then seen only by its signs",
-                    &flags->no_trace);
+  parser.add_switch(
+      "--no-trace",
+      "Do not trace the command (ptrace); a SIGBUS in a process of it may then be missed",
+      &flags->no_trace);
   parser.add_switch("--keep-going", "Go on after a failure (the default)", &flags->keep_going);
   parser.add_switch("--fail-fast", "Start no condition after the first that fails",
                     &flags->fail_fast);
@@ -103,6 +105,8 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
   FlagParser parser(
       "shmtest",
       "Run a command under a matrix of /dev/shm conditions.\n"
+      "A condition passes if the command exits with 0, and leaves no process and no name in "
+      "/dev/shm. The command finds the condition's name in SHOAL_SHMTEST_CONDITION.\n"
       "Exit codes: 0 none fails; 1 some fail; 64 wrong flag or no such command; 69 nothing was "
       "tested (no namespaces here, or all is skipped).");
   add_shmtest_flags(parser, &flags);
