@@ -72,7 +72,7 @@ std::string end_reason(const Outcome& outcome) {
     case End::kNotStarted:
       return cat("could not be started: ", outcome.detail);
     case End::kHung:
-      return cat("hang: killed after ", with_digits(outcome.seconds, 6), " s");
+      return cat("hang: killed after ", with_digits(outcome.seconds, 6), " s (--timeout)");
     case End::kSignalled:
       return cat("killed by ", signal_name(outcome.signal));
     case End::kExited:

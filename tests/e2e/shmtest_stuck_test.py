@@ -90,7 +90,7 @@ class Kernel(harness.TestCase):
         stopped.end()  # before the timeout of 600 s
         self.assertEqual(stopped.shmtest.returncode, 128 + signal.SIGINT)
 
-        for run, end, reason in ((hangs, "hung", r"hang: killed after 10\S* s; " + STUCK),
+        for run, end, reason in ((hangs, "hung", r"hang: killed after 10\S* s \(--timeout\); " + STUCK),
                                  (ends, "exited", STUCK)):
             with self.subTest(end):
                 first, second = json.loads(run.end())["conditions"]

@@ -52,6 +52,10 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   orphans.oom_kills = 2;
   EXPECT_EQ(orphans.reason(),
             "2 processes killed by the cgroup's OOM killer; 1 process outlived it: 7 sleep");
+  Outcome slow = exited(0);
+  slow.end = End::kHung;
+  slow.seconds = 60;
+  EXPECT_EQ(slow.reason(), "hang: killed after 60 s (--timeout)");
   Outcome mpi = exited(1);
   mpi.output_tail = "rank 1 exited on signal 7 (Bus error)";
   EXPECT_EQ(mpi.sigbus(), true);
