@@ -18,7 +18,8 @@ namespace {
 constexpr int kSomeFailed = 1;
 
 constexpr const char* kRemedy =
-    "shmtest needs mount and process namespaces: run it as root, or allow user namespaces (sysctl "
+    "shmtest needs mount and process namespaces (--matrix host alone does not): run it as root, or "
+    "allow user namespaces (sysctl "
     "kernel.unprivileged_userns_clone=1, user.max_user_namespaces > 0, "
     "kernel.apparmor_restrict_unprivileged_userns=0); "
     "in Docker add --cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
