@@ -183,6 +183,19 @@ std::string unseen_text(const std::vector<Outcome>& outcomes) {
              2 * interval, " ms is seen.\n");
 }
 
+bool died_of_sigbus(const Outcome& outcome) {
+  return outcome.failed() && outcome.sigbus().value_or(false);
+}
+
+constexpr const char* kSigbusMeans =
+    "SIGBUS: mostly, a process touched a page for which /dev/shm had no room; posix_fallocate() "
+    "reserves the pages first, and fails with ENOSPC instead.\n";
+
+/// What a SIGBUS means, below a table that has one.
+std::string sigbus_text(const std::vector<Outcome>& outcomes) {
+  return std::any_of(outcomes.begin(), outcomes.end(), died_of_sigbus) ? kSigbusMeans : "";
+}
+
 /// In which conditions a SIGBUS may have been missed, and why.
 std::string trace_text(const std::vector<Outcome>& outcomes) {
   std::map<std::string, std::string> conditions;  // of each note
@@ -237,9 +250,9 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name) {
   if (outcome.skipped()) {
     text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
   } else if (!outcome.passed()) {
-    text +=
-        cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
-            xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)), "</failure>");
+    text += cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
+                xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)),
+                died_of_sigbus(outcome) ? kSigbusMeans : "", "</failure>");
   }
   if (!outcome.output_tail.empty())
     text += cat("<system-out>", xml_escape(outcome.output_tail), "</system-out>");
@@ -270,7 +283,7 @@ std::string search_report(const RunResult& run) {
     const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);
     if (outcome.failed() && told) text += cat("\n", failure_part(outcome));
   }
-  return text + trace_text(run.outcomes) + search_text(run);
+  return text + sigbus_text(run.outcomes) + trace_text(run.outcomes) + search_text(run);
 }
 
 std::string table(const RunResult& run, size_t conditions) {
@@ -283,7 +296,7 @@ std::string table(const RunResult& run, size_t conditions) {
   }
   text += table_heading(width);
   for (const Outcome& outcome : outcomes) text += table_row(outcome, width, row_reason(outcome));
-  text += unseen_text(outcomes) + trace_text(outcomes);
+  text += unseen_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   if (run.control_failed) text += control_text(outcomes, conditions);

@@ -109,6 +109,24 @@ TEST(ShmtestReportTest, AConditionThatNeverCameShowsNothing) {
   EXPECT_TRUE(leaves.failed());
 }
 
+TEST(ShmtestReportTest, ASigbusIsExplainedOnce) {
+  const std::string means =
+      "SIGBUS: mostly, a process touched a page for which /dev/shm had no room; posix_fallocate() "
+      "reserves the pages first, and fails with ENOSPC instead.\n";
+  Outcome bad = exited(1), survived = exited(0);
+  bad.sigbus_seen = survived.sigbus_seen = true;
+  bad.peak_bytes = 0;
+  EXPECT_TRUE(
+      table({.outcomes = {bad, bad}}, 2).ends_with(means + "0 passed, 2 failed, 0 skipped\n"));
+  EXPECT_EQ(table({.outcomes = {bad, bad}}, 2).find(means),
+            table({.outcomes = {bad, bad}}, 2).rfind(means));
+  EXPECT_NE(
+      search_report({.outcomes = {bad}, .search = {.wanted = true, .fails = 4096}}).find(means),
+      std::string::npos);
+  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}).find(means + "</failure>"), std::string::npos);
+  EXPECT_EQ(table({.outcomes = {survived, exited(1)}}, 2).find("SIGBUS: "), std::string::npos);
+}
+
 TEST(ShmtestReportTest, AnErrorMayBeAccepted) {
   Outcome refused = exited(3);
   EXPECT_TRUE(refused.failed());
