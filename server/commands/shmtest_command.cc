@@ -110,7 +110,9 @@ int run_shmtest(const ShmtestFlags& flags) {
   if (!run.ok()) return report_failure(run.error());
   // The file first, because the reader of stdout may stop before the end.
   const Status kept =
-      flags.junit ? write_file(*flags.junit, shmtest::junit_report(*run, flags.command)) : Status();
+      flags.junit ? write_file(*flags.junit,
+                               shmtest::junit_report(*run, flags.command, flags.matrix.size()))
+                  : Status();
   const Status printed = write_stdout(report_text(flags, *run));
   for (const Status& written : {kept, printed})
     if (!written.ok()) return report_failure(at(Stage::kRequest, written));

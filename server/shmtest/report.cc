@@ -226,17 +226,21 @@ std::string search_text(const RunResult& run) {
              " of the size, or a page. A need that varies gives another figure.\n");
 }
 
-std::string control_text(const std::vector<Outcome>& outcomes, size_t conditions) {
+/// Empty unless the control failed, and kept others from being run.
+std::string control_text(const RunResult& run, size_t conditions) {
+  const size_t others = conditions - run.outcomes.size();
+  if (!run.control_failed || others == 0) return "";
   return cat("The control (host) failed, so nothing can be concluded about /dev/shm: ",
-             counted(conditions - outcomes.size(), "other condition"),
-             conditions - outcomes.size() == 1 ? " was" : " were", " not run.\n");
+             counted(others, "other condition"), others == 1 ? " was" : " were", " not run.\n");
 }
 
 std::string junit_property(std::string_view name, const std::string& value) {
   return cat("<property name=\"", name, "\" value=\"", xml_escape(value), "\"/>");
 }
 
-std::string junit_case(const Outcome& outcome, const std::string& class_name) {
+/// more: what belongs to a failure besides.
+std::string junit_case(const Outcome& outcome, const std::string& class_name,
+                       const std::string& more) {
   const std::optional<bool> sigbus = outcome.sigbus();
   std::string text = cat(
       "<testcase classname=\"", class_name, "\" name=\"", xml_escape(outcome.condition),
@@ -252,7 +256,7 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name) {
   } else if (!outcome.passed()) {
     text += cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
                 xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)),
-                died_of_sigbus(outcome) ? kSigbusMeans : "", "</failure>");
+                died_of_sigbus(outcome) ? kSigbusMeans : "", more, "</failure>");
   }
   if (!outcome.output_tail.empty())
     text += cat("<system-out>", xml_escape(outcome.output_tail), "</system-out>");
@@ -299,7 +303,7 @@ std::string table(const RunResult& run, size_t conditions) {
   text += unseen_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
-  if (run.control_failed) text += control_text(outcomes, conditions);
+  text += control_text(run, conditions);
   if (nothing_tested(run))
     text += cat("Nothing was tested, because ",
                 count(outcomes, "pass") == 0 ? "every condition" : "the control (host)",
@@ -346,7 +350,8 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
   return json_text(report, 2) + "\n";
 }
 
-std::string junit_report(const RunResult& run, const std::vector<std::string>& command) {
+std::string junit_report(const RunResult& run, const std::vector<std::string>& command,
+                         size_t conditions) {
   const std::vector<Outcome>& outcomes = run.outcomes;
   // Two programs must not look like one in a CI's list of tests.
   const std::string_view program = command[0];
@@ -362,7 +367,9 @@ std::string junit_report(const RunResult& run, const std::vector<std::string>& c
   if (never_worked(run))
     text += cat("<properties>", junit_property("warning", std::string(kNeverWorked)),
                 "</properties>\n");
-  for (const Outcome& outcome : outcomes) text += junit_case(outcome, class_name);
+  // A list of one failed test would look as if there were no others.
+  const std::string more = control_text(run, conditions);
+  for (const Outcome& outcome : outcomes) text += junit_case(outcome, class_name, more);
   return text + "</testsuite>\n</testsuites>\n";
 }
 

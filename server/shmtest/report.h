@@ -46,7 +46,8 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
 
 /// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
 /// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output. The
-/// suite has the property "warning" if never_worked().
-std::string junit_report(const RunResult& run, const std::vector<std::string>& command);
+/// suite has the property "warning" if never_worked(). `conditions` is how many the matrix has.
+std::string junit_report(const RunResult& run, const std::vector<std::string>& command,
+                         size_t conditions);
 
 }  // namespace shoal::shmtest

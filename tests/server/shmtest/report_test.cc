@@ -123,7 +123,8 @@ TEST(ShmtestReportTest, ASigbusIsExplainedOnce) {
   EXPECT_NE(
       search_report({.outcomes = {bad}, .search = {.wanted = true, .fails = 4096}}).find(means),
       std::string::npos);
-  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}).find(means + "</failure>"), std::string::npos);
+  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}, 2).find(means + "</failure>"),
+            std::string::npos);
   EXPECT_EQ(table({.outcomes = {survived, exited(1)}}, 2).find("SIGBUS: "), std::string::npos);
 }
 
@@ -171,13 +172,13 @@ TEST(ShmtestReportTest, ACommandThatNeverWorkedIsNoProof) {
   for (const std::vector<Outcome>& outcomes :
        {std::vector{refused, exited(0)}, {refused, skipped}, {exited(3)}, {died}, {}})
     EXPECT_FALSE(never_worked({.outcomes = outcomes}));
-  const std::string xml = junit_report(never, {"a"});
+  const std::string xml = junit_report(never, {"a"}, 2);
   EXPECT_NE(
       xml.find("<properties><property name=\"warning\" value=\"the command exited with 0 in no "
                "condition, so that "),
       std::string::npos)
       << xml;
-  EXPECT_EQ(junit_report({.outcomes = {exited(0)}}, {"a"}).find("warning"), std::string::npos);
+  EXPECT_EQ(junit_report({.outcomes = {exited(0)}}, {"a"}, 2).find("warning"), std::string::npos);
   for (const bool worked : {false, true}) {
     const RunResult run = worked ? RunResult{.outcomes = {refused, exited(0)}} : never;
     const Json json = parse_json(json_report(run, {"a"}, "0.1.0"), "report").value();
@@ -205,6 +206,14 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
   const std::string alone = table({.outcomes = {control}, .control_failed = true}, 11);
   EXPECT_NE(alone.find("nothing can be concluded"), std::string::npos);
   EXPECT_NE(alone.find(" 10 other conditions were not run"), std::string::npos);
+  const std::string xml = junit_report({.outcomes = {control}, .control_failed = true}, {"a"}, 2);
+  EXPECT_NE(
+      xml.find(
+          "nothing can be concluded about /dev/shm: 1 other condition was not run.\n</failure>"),
+      std::string::npos)
+      << xml;
+  // If nothing else was asked for, it is itself what was to be tested.
+  EXPECT_TRUE(table({.outcomes = {control}, .control_failed = true}, 1).ends_with("0 skipped\n"));
   const std::string pair = table({.outcomes = {control}, .control_failed = true}, 2);
   EXPECT_NE(pair.find(" 1 other condition was not run"), std::string::npos) << pair;
 }
@@ -275,7 +284,7 @@ TEST(ShmtestReportTest, ALookThatNobodyTookIsNoFigure) {
   EXPECT_TRUE(search_report({.outcomes = {brief}, .search = search}).starts_with(means));
   EXPECT_EQ(search_report({.outcomes = {looked}, .search = search}).find("no look"),
             std::string::npos);
-  const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"});
+  const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"}, 2);
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"unknown\""), std::string::npos) << xml;
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"0\""), std::string::npos) << xml;
 }
@@ -322,7 +331,7 @@ TEST(ShmtestReportTest, DocumentsCountAndParse) {
         not_run.at("output_tail"), not_run.at("shm_peak_bytes"), json.at("min_size_bytes"),
         json.at("largest_failing_bytes")})
     EXPECT_TRUE(nothing.is_null()) << nothing;
-  const std::string xml = junit_report(run, {"/bin/a&b"});
+  const std::string xml = junit_report(run, {"/bin/a&b"}, 3);
   EXPECT_NE(xml.find("tests=\"3\" failures=\"1\" errors=\"0\" skipped=\"1\""), std::string::npos)
       << xml;
   EXPECT_NE(xml.find("no &lt;cgroup&gt;"), std::string::npos);
