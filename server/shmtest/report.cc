@@ -226,12 +226,16 @@ std::string search_text(const RunResult& run) {
              " of the size, or a page. A need that varies gives another figure.\n");
 }
 
-/// Empty unless the control failed, and kept others from being run.
-std::string control_text(const RunResult& run, size_t conditions) {
+/// How many conditions were not run, and why. Empty if all were.
+std::string not_run_text(const RunResult& run, size_t conditions) {
   const size_t others = conditions - run.outcomes.size();
-  if (!run.control_failed || others == 0) return "";
-  return cat("The control (host) failed, so nothing can be concluded about /dev/shm: ",
-             counted(others, "other condition"), others == 1 ? " was" : " were", " not run.\n");
+  if (others == 0) return "";
+  const std::string why =
+      run.control_failed ? "The control (host) failed, so nothing can be concluded about /dev/shm"
+      : run.stopped_by != 0 ? cat(signal_name(run.stopped_by), " stopped the run")
+                            : "The first failure ended the run (--fail-fast)";
+  return cat(why, ": ", counted(others, "other condition"), others == 1 ? " was" : " were",
+             " not run.\n");
 }
 
 std::string junit_property(std::string_view name, const std::string& value) {
@@ -303,7 +307,7 @@ std::string table(const RunResult& run, size_t conditions) {
   text += unseen_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
-  text += control_text(run, conditions);
+  text += not_run_text(run, conditions);
   if (nothing_tested(run))
     text += cat("Nothing was tested, because ",
                 count(outcomes, "pass") == 0 ? "every condition" : "the control (host)",
@@ -368,7 +372,7 @@ std::string junit_report(const RunResult& run, const std::vector<std::string>& c
     text += cat("<properties>", junit_property("warning", std::string(kNeverWorked)),
                 "</properties>\n");
   // A list of one failed test would look as if there were no others.
-  const std::string more = control_text(run, conditions);
+  const std::string more = not_run_text(run, conditions);
   for (const Outcome& outcome : outcomes) text += junit_case(outcome, class_name, more);
   return text + "</testsuite>\n</testsuites>\n";
 }

@@ -270,6 +270,8 @@ class Shmtest(harness.TestCase):
     def test_fail_fast_and_jobs(self):
         self.assertEqual(list(self.report("4k,1m,64m", "false", code=SOME_FAILED,
                                           flags=("--fail-fast",))), ["4k"])
+        self.assertIn(b"(--fail-fast): 2 other conditions were not run.\n",
+                      shmtest("--matrix", "4k,1m,64m", "--fail-fast", "--", "false").stdout)
         # Each command waits until all four run.
         with tempfile.TemporaryDirectory() as folder:
             report = self.report("4k,1m,16m,64m", "sh", "-c",

@@ -123,7 +123,7 @@ TEST(ShmtestReportTest, ASigbusIsExplainedOnce) {
   EXPECT_NE(
       search_report({.outcomes = {bad}, .search = {.wanted = true, .fails = 4096}}).find(means),
       std::string::npos);
-  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}, 2).find(means + "</failure>"),
+  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}, 1).find(means + "</failure>"),
             std::string::npos);
   EXPECT_EQ(table({.outcomes = {survived, exited(1)}}, 2).find("SIGBUS: "), std::string::npos);
 }
@@ -178,7 +178,7 @@ TEST(ShmtestReportTest, ACommandThatNeverWorkedIsNoProof) {
                "condition, so that "),
       std::string::npos)
       << xml;
-  EXPECT_EQ(junit_report({.outcomes = {exited(0)}}, {"a"}, 2).find("warning"), std::string::npos);
+  EXPECT_EQ(junit_report({.outcomes = {exited(0)}}, {"a"}, 1).find("warning"), std::string::npos);
   for (const bool worked : {false, true}) {
     const RunResult run = worked ? RunResult{.outcomes = {refused, exited(0)}} : never;
     const Json json = parse_json(json_report(run, {"a"}, "0.1.0"), "report").value();
@@ -214,6 +214,14 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
       << xml;
   // If nothing else was asked for, it is itself what was to be tested.
   EXPECT_TRUE(table({.outcomes = {control}, .control_failed = true}, 1).ends_with("0 skipped\n"));
+  // Whoever stops a run, or a failure, leaves a part of it undone.
+  EXPECT_TRUE(table({.outcomes = {exited(0)}, .stopped_by = SIGINT}, 3)
+                  .ends_with("\nSIGINT stopped the run: 2 other conditions were not run.\n"));
+  const std::string fast =
+      "\nThe first failure ended the run (--fail-fast): 1 other condition was not run.\n";
+  EXPECT_TRUE(table({.outcomes = {exited(1)}}, 2).ends_with(fast));
+  EXPECT_NE(junit_report({.outcomes = {exited(1)}}, {"a"}, 2).find(fast + "</failure>"),
+            std::string::npos);
   const std::string pair = table({.outcomes = {control}, .control_failed = true}, 2);
   EXPECT_NE(pair.find(" 1 other condition was not run"), std::string::npos) << pair;
 }
