@@ -174,7 +174,9 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
                           "it is loaded; convert it once: pip install torch "
                           "transformers && python3 -c 'import sys; from "
                           "transformers import AutoModelForCausalLM as M; d = "
-                          "sys.argv[1]; M.from_pretrained(d).save_pretrained(d)' ",
+                          "sys.argv[1]; M.from_pretrained(d, "
+                          // Without it, versions 4 make everything float32. Versions 5 know it too.
+                          "torch_dtype=\"auto\").save_pretrained(d)' ",
                           model_dir)
                     : std::string("; give the directory of a Hugging Face checkpoint")));
   }
