@@ -13,9 +13,9 @@ SmolLM2-135M-Instruct and random weights in the shape of a Llama of 1.1 B parame
 twice below build/bench).
 
 A prompt is 512 tokens in one batch. Decoding is of one sequence, 24 tokens after its begin. Each run
-is a process of its own and gives its median repeat or step (llama-bench: its median repeat). A ratio
-is of two runs next to each other, and a table has medians of the turns and, in brackets, the least
-and the most.
+is a process of its own and gives its median repeat, or of decoding its turn of 8 tokens with the median
+fraction of the read bandwidth (llama-bench: its median repeat). A ratio is of two runs next to each
+other, and a table has medians of the turns and, in brackets, the least and the most.
 """
 import argparse
 import hashlib

@@ -187,8 +187,11 @@ Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill)
   flags.tokens = prefill ? 512 : 64;
   FlagParser parser(
       prefill ? "bench prefill" : "bench decode",
-      prefill ? "Time the prefill of one prompt."
-              : "Time decoding of one sequence, beside the read bandwidth of this machine.");
+      prefill
+          ? "Time the prefill of one prompt."
+          : "Time decoding of one sequence, in turns of 8 tokens, beside the read bandwidth of "
+            "this machine, which is measured before and after each. All figures are of the turn "
+            "that has the median fraction of that bandwidth; --json has every turn.");
   add_engine_flags(parser, &flags.engine);
   parser.group("Bench");
   parser.add_value("--tokens", "N", prefill ? "Prompt length (512)" : "Tokens to decode (64)",

@@ -20,22 +20,25 @@ constexpr int kWarmupSteps = 8;
 constexpr int kDecodePrompt = 16;  // tokens processed before the first timed decode step
 constexpr int kPrefillRepeats = 5;
 
-constexpr int kStepsBetweenProbes = 8;
+constexpr int kTokensOfTurn = 8;
 
-/// kStepsBetweenProbes steps of decoding.
-struct Block {
-  double rate = 0;   ///< bytes per second at which it read the weights
-  ReadRate machine;  ///< the better of the measurements before and after it
-  /// What "fraction" means wherever the bench prints it.
-  double fraction() const { return rate / machine.bytes_per_s; }
-  bool operator<(const Block& other) const { return fraction() < other.fraction(); }
+/// Some tokens decoded one after the other, between two measurements of the read bandwidth. All
+/// figures of it follow from these.
+struct DecodeTurn {
+  int tokens = 0;
+  double seconds = 0;        ///< of one token, on average
+  int64_t weight_bytes = 0;  ///< that a token reads
+  ReadRate machine;          ///< the better of the measurements before and after it
+
+  double bytes_per_s() const { return static_cast<double>(weight_bytes) / seconds; }
+  double fraction() const { return bytes_per_s() / machine.bytes_per_s; }
+  bool operator<(const DecodeTurn& other) const { return fraction() < other.fraction(); }
 };
 
 struct Measured {
-  std::vector<double> seconds;  ///< of each repeat or step
-  int64_t tokens = 0;           ///< tokens per repeat or step
-  std::vector<Block> blocks;    ///< decode only
-  double load = 0;              ///< load average of a minute, before the start
+  std::vector<double> repeats;    ///< prefill: the seconds of each
+  std::vector<DecodeTurn> turns;  ///< decode
+  double load = 0;                ///< load average of a minute, before the start
 };
 
 template <typename Value>
@@ -79,28 +82,22 @@ class SequenceRun {
   int64_t position_ = 0;
 };
 
-/// Times blocks of steps, and measures the read bandwidth before and after each, because it changes
+/// Times turns of tokens, and measures the read bandwidth before and after each, because it changes
 /// within seconds.
-Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, size_t weight_bytes,
-                                ReadBandwidth& probe) {
+Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run,
+                                int64_t weight_bytes, ReadBandwidth& probe) {
   Measured measured;
-  measured.tokens = 1;
   SHOAL_RETURN_IF_ERROR(run.step(kDecodePrompt));
   for (int i = 0; i < kWarmupSteps; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
   ReadRate before = probe.measure();
   for (int done = 0; done < flags.tokens;) {
-    const int steps = std::min(kStepsBetweenProbes, flags.tokens - done);
-    double total = 0;
-    for (int i = 0; i < steps; ++i) {
-      const Clock::time_point start = Clock::now();
-      SHOAL_RETURN_IF_ERROR(run.step(1));
-      measured.seconds.push_back(seconds_since(start));
-      total += measured.seconds.back();
-    }
-    done += steps;
+    const int tokens = std::min(kTokensOfTurn, flags.tokens - done);
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < tokens; ++i) SHOAL_RETURN_IF_ERROR(run.step(1));
+    const double seconds = seconds_since(start) / tokens;
+    done += tokens;
     const ReadRate after = probe.measure();
-    measured.blocks.push_back(
-        {static_cast<double>(weight_bytes) * steps / total, std::max(before, after)});
+    measured.turns.push_back({tokens, seconds, weight_bytes, std::max(before, after)});
     before = after;
   }
   return measured;
@@ -109,14 +106,13 @@ Result<Measured> measure_decode(const BenchModelFlags& flags, SequenceRun& run, 
 Result<Measured> measure_prefill(const BenchModelFlags& flags, SequenceRun& run) {
   const int64_t chunk = flags.engine.max_num_batched_tokens;
   Measured measured;
-  measured.tokens = flags.tokens;
   for (int repeat = -1; repeat < kPrefillRepeats; ++repeat) {  // the first repeat only warms up
     run.restart();
     const Clock::time_point start = Clock::now();
     for (int64_t done = 0; done < flags.tokens; done += chunk) {
       SHOAL_RETURN_IF_ERROR(run.step(std::min<int64_t>(chunk, flags.tokens - done)));
     }
-    if (repeat >= 0) measured.seconds.push_back(seconds_since(start));
+    if (repeat >= 0) measured.repeats.push_back(seconds_since(start));
   }
   return measured;
 }
@@ -133,32 +129,34 @@ double product_flops(const ModelConfig& config, int64_t tokens) {
   return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
 }
 
-/// What every report begins with, as text or JSON. measured: its median time is said.
+/// What every report begins with, as text or JSON: what was run, and that `tokens` took `seconds`.
 std::string report_head(const BenchModelFlags& flags, const EnginePlan& plan,
-                        const EngineHost& host, const Measured& measured) {
+                        const EngineHost& host, double load, int64_t tokens, double seconds) {
   const char* bench = flags.prefill ? "prefill" : "decode";
-  const double seconds = median(measured.seconds);
-  const std::string rate = with_decimals(static_cast<double>(measured.tokens) / seconds, 2);
+  const double rate = static_cast<double>(tokens) / seconds;
   if (flags.json) {
     return cat("{\"bench\":\"", bench, "\",\"tp\":", plan.world_size,
                ",\"threads_per_rank\":", plan.model.threads, ",\"transport\":\"", host.transport(),
                "\",\"kernels\":\"", host.kernels(), "\",\"tokens\":", flags.tokens,
-               ",\"tokens_per_s\":", rate, ",\"seconds\":", with_decimals(seconds, 6),
-               ",\"load_average\":", with_decimals(measured.load, 2), ",");
+               ",\"tokens_per_s\":", with_decimals(rate, 4),
+               ",\"seconds\":", with_decimals(seconds, 9),
+               ",\"load_average\":", with_decimals(load, 2), ",");
   }
   return cat(bench, ": tp ", plan.world_size, ", threads per rank ", plan.model.threads,
              ", transport ", host.transport(), ", kernels ", host.kernels(), ", ",
-             counted(flags.tokens, "token"), "\n  ", rate, " tokens/s (median ",
-             with_decimals(seconds, 6),
-             " s); load average before the start: ", with_decimals(measured.load, 2), "\n");
+             counted(flags.tokens, "token"), "\n  ", with_decimals(rate, 2), " tokens/s (",
+             flags.prefill ? cat("median ", with_decimals(seconds, 6), " s")
+                           : cat(with_digits(1e3 * seconds, 4), " ms a token"),
+             "); load average before the start: ", with_decimals(load, 2), "\n");
 }
 
 std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
                            const EnginePlan& plan, const EngineHost& host,
                            const Measured& measured) {
-  const double flops = product_flops(files.config, measured.tokens);
-  const double rate = flops / median(measured.seconds);
-  const std::string head = report_head(flags, plan, host, measured);
+  const double seconds = median(measured.repeats);
+  const double flops = product_flops(files.config, flags.tokens);
+  const double rate = flops / seconds;
+  const std::string head = report_head(flags, plan, host, measured.load, flags.tokens, seconds);
   if (flags.json) {
     return cat(head, "\"product_flops\":", with_decimals(flops, 0),
                ",\"flops_per_s\":", with_decimals(rate, 0), ",\"model\":\"",
@@ -168,38 +166,48 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
              metric_text(rate, "FLOP/s"), " (bench/engine.py has the GEMM beside)\n");
 }
 
-/// What the blocks of a decode say, as text or JSON. All figures of the median are of one block,
-/// because a quotient of medians is not a median of quotients.
-std::string report_blocks(const std::vector<Block>& blocks, bool json) {
-  const Block block = median(blocks);
-  const auto [least, most] = std::minmax_element(blocks.begin(), blocks.end());
-  if (json) {
-    return cat("\"bytes_per_s\":", with_decimals(block.rate, 0),
-               ",\"read_bandwidth_bytes_per_s\":", with_decimals(block.machine.bytes_per_s, 0),
-               ",\"read_loop\":\"", block.machine.loop.name(),
-               "\",\"fraction\":", with_decimals(block.fraction(), 4),
-               ",\"fraction_least\":", with_decimals(least->fraction(), 4),
-               ",\"fraction_most\":", with_decimals(most->fraction(), 4), ",");
-  }
-  return cat("in the median block of steps read at ", metric_text(block.rate, "B/s"),
-             ", where this machine reads ", metric_text(block.machine.bytes_per_s, "B/s"), " (",
-             block.machine.loop.name(), "):\n  fraction ", with_decimals(block.fraction(), 3), " (",
-             with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3),
-             ")\n");
+/// The rates of a turn and their quotient, as members of a JSON object.
+std::string rates_json(const DecodeTurn& turn) {
+  return cat("\"bytes_per_s\":", with_decimals(turn.bytes_per_s(), 0),
+             ",\"read_bandwidth_bytes_per_s\":", with_decimals(turn.machine.bytes_per_s, 0),
+             ",\"read_loop\":\"", turn.machine.loop.name(),
+             "\",\"fraction\":", with_decimals(turn.fraction(), 4));
 }
 
+std::string turns_json(const std::vector<DecodeTurn>& turns) {
+  std::string list;
+  for (const DecodeTurn& turn : turns) {
+    list += cat(list.empty() ? "" : ",", "{\"tokens\":", turn.tokens,
+                ",\"seconds\":", with_decimals(turn.seconds, 9), ",", rates_json(turn), "}");
+  }
+  return cat("\"turns\":[", list, "]");
+}
+
+/// All figures but the spread are those of one turn. Medians of each figure would contradict each
+/// other: a quotient of medians is not a median of quotients.
 std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                           const EnginePlan& plan, const EngineHost& host,
                           const Measured& measured) {
-  const std::string head = report_head(flags, plan, host, measured);
-  const std::string blocks = report_blocks(measured.blocks, flags.json);
+  const DecodeTurn turn = median(measured.turns);
+  const auto [least, most] = std::minmax_element(measured.turns.begin(), measured.turns.end());
+  const std::string head = report_head(flags, plan, host, measured.load, 1, turn.seconds);
   const uint64_t cache = cache_bytes();
   if (flags.json) {
-    return cat(head, "\"weight_bytes\":", host.weight_bytes(), ",", blocks, "\"model\":\"",
-               json_escape(files.name), "\",\"cache_bytes\":", cache, "}\n");
+    return cat(head, "\"weight_bytes\":", turn.weight_bytes, ",", rates_json(turn),
+               ",\"fraction_least\":", with_decimals(least->fraction(), 4),
+               ",\"fraction_most\":", with_decimals(most->fraction(), 4), ",\"model\":\"",
+               json_escape(files.name), "\",\"cache_bytes\":", cache, ",",
+               turns_json(measured.turns), "}\n");
   }
-  const std::string report = cat(head, "  weights ", bytes_text(host.weight_bytes()), "; ", blocks);
-  if (!fit_in_caches(static_cast<uint64_t>(host.weight_bytes()), cache)) return report;
+  const std::string report =
+      cat(head, "  a token reads the weights, ", bytes_text(turn.weight_bytes), ": read at ",
+          metric_text(turn.bytes_per_s(), "B/s"), ", where this machine reads ",
+          metric_text(turn.machine.bytes_per_s, "B/s"), " (", turn.machine.loop.name(),
+          "):\n  fraction ", with_decimals(turn.fraction(), 3), " (",
+          with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3), " in ",
+          counted(measured.turns.size(), "turn"), " of at most ", kTokensOfTurn,
+          " tokens)\n  all figures are of the turn that has the median fraction\n");
+  if (!fit_in_caches(static_cast<uint64_t>(turn.weight_bytes), cache)) return report;
   return cat(report, "  the weights fit into the processor's caches (",
              bytes_text(static_cast<int64_t>(cache)),
              "), so this is not the speed of memory, and the fraction can exceed 1\n");

@@ -1,6 +1,7 @@
-"""shoal bench decode says whether it measured memory or caches, and what its fraction is."""
+"""shoal bench decode says whether it measured memory or caches, and all its figures agree."""
 import json
 import re
+import statistics
 
 import harness
 
@@ -19,11 +20,27 @@ class BenchDecode(harness.TestCase):
         fits = report["weight_bytes"] <= report["cache_bytes"]
         self.assertEqual("fit into the processor's caches" in str(text), fits, (report, text))
 
-    def test_the_fraction_is_the_quotient_of_the_two_rates(self):
-        report = json.loads(harness.run("bench", "decode", harness.DEMO, "--tokens", 48,
+    def test_all_figures_are_of_the_turn_with_the_median_fraction(self):
+        report = json.loads(harness.run("bench", "decode", harness.DEMO, "--tokens", 36,
                                         "--json").stdout)
-        self.assertAlmostEqual(report["fraction"],
-                               report["bytes_per_s"] / report["read_bandwidth_bytes_per_s"], 3)
+        turns = report["turns"]
+        self.assertEqual([turn["tokens"] for turn in turns], [8, 8, 8, 8, 4])
+        for figures in (report, *turns):
+            # A token reads every weight, so bytes and tokens per second are one rate.
+            rate = report["weight_bytes"] / figures["seconds"]
+            self.assertAlmostEqual(figures["bytes_per_s"] / rate, 1, 4)
+            self.assertAlmostEqual(figures["fraction"], figures["bytes_per_s"]
+                                   / figures["read_bandwidth_bytes_per_s"], 3)
+        self.assertAlmostEqual(report["tokens_per_s"] * report["weight_bytes"]
+                               / report["bytes_per_s"], 1, 4)
+        self.assertIn({key: report[key] for key in turns[0] if key != "tokens"},
+                      [{key: turn[key] for key in turn if key != "tokens"} for turn in turns])
+        fractions = [turn["fraction"] for turn in turns]
+        self.assertEqual((report["fraction_least"], report["fraction"], report["fraction_most"]),
+                         (min(fractions), statistics.median(fractions), max(fractions)))
+        # The read bandwidth was measured beside each turn: the first and the last one share none.
+        self.assertNotEqual(turns[0]["read_bandwidth_bytes_per_s"],
+                            turns[-1]["read_bandwidth_bytes_per_s"])
 
     def test_the_spread_and_the_load_are_beside_the_fraction(self):
         words = ("bench", "decode", harness.DEMO, "--tokens", 24)
@@ -38,11 +55,18 @@ class BenchDecode(harness.TestCase):
         # Three digits and a prefix, and no power of ten.
         found = re.search(r"read at (\S+ [kMGT]?B/s), where this machine reads (\S+ [kMGT]?B/s) "
                           r"\((?:plain|prefetching) loads, (?:huge|small) pages(?: if granted)?\):\s+"
-                          r"fraction ([\d.]+) \(([\d.]+) to ([\d.]+)\)", text)
+                          r"fraction ([\d.]+) \(([\d.]+) to ([\d.]+) in 3 turns of at most 8 tokens\)",
+                          text)
         self.assertIsNotNone(found, text)
         rate, machine = map(self.number_of, found.groups()[:2])
         fraction, least, most = map(float, found.groups()[2:])
         self.assertAlmostEqual(fraction, rate / machine, msg=text, delta=0.001 + 0.011 * fraction)
+        self.assertIn("all figures are of the turn that has the median fraction", text)
+        tokens, ms = map(float, re.search(r"  ([\d.]+) tokens/s \(([\d.]+) ms a token\)",
+                                          text).groups())
+        self.assertAlmostEqual(tokens * ms, 1000, msg=text, delta=10)
+        size = int(re.search(r"a token reads the weights, (\d+) B", text)[1])
+        self.assertAlmostEqual(tokens * size / rate, 1, msg=text, delta=0.01)
         self.assertTrue(least <= fraction <= most, text)
         self.assertRegex(text, r"load average before the start: \d")
 
