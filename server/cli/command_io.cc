@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 
 namespace shoal {
 
@@ -27,6 +28,14 @@ Status write_all(int fd, std::string_view text, std::string_view name) {
 
 Status write_stdout(std::string_view text) {
   return write_all(STDOUT_FILENO, text, "the output to stdout");
+}
+
+void say_done(std::string_view command, std::string_view text) {
+  if (log_options().level <= LogLevel::kInfo) {
+    log_info(text);
+  } else if (log_options().format == LogFormat::kText) {
+    (void)write_stderr(cat("shoal ", command, ": ", text, "\n"), kLastLineMs);
+  }
 }
 
 bool reader_left(const Status& status) {

@@ -14,9 +14,8 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
       "{\"id\":\"a\",\"prompt\":\"...\",\"max_tokens\":8,...}; gives an answer a line, in "
       "the same order and with the same id. Nothing runs if a line is wrong. If a signal ends "
       "the batch, or the ranks are lost, the answers that are done are written, and an error for "
-      "each other line. A terminal "
-      "shows how far it is and at the end how fast it was, which --log-level info "
-      "logs. - is stdin",
+      "each other line. A terminal shows how far it is, and at the end stderr says how fast it "
+      "was. - is stdin",
       words_as_they_are(&flags->jsonl));
   parser.add_switch("--keep-going",
                     "With --jsonl: run the good lines although others are wrong. A line that fails "

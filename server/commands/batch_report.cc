@@ -7,6 +7,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/terminal.h"
+#include "server/cli/command_io.h"
 
 namespace shoal {
 namespace {
@@ -61,11 +62,7 @@ void BatchReport::count(const Completion& completion) {
 void BatchReport::finish() {
   hide();
   totals_.seconds = seconds();
-  if (log_options().level <= LogLevel::kInfo) {
-    log_info(summary(totals_));
-  } else if (terminal_) {
-    (void)write_stderr(cat("shoal generate: ", summary(totals_), "\n"));
-  }
+  say_done("generate", summary(totals_));
 }
 
 }  // namespace shoal

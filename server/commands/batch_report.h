@@ -24,8 +24,7 @@ std::string summary(const BatchTotals& totals);
 std::string answers_text(int64_t answered, int64_t lines);
 
 /// Tells a person at the terminal how far a batch is, on one line of stderr that changes, and at
-/// the end what it has done. Anything else than a terminal gets only the end, as a line of the log
-/// (--log-level info). One thread uses it.
+/// the end what it has done. Anything else than a terminal gets only the end. One thread uses it.
 class BatchReport {
  public:
   explicit BatchReport(int64_t requests);

@@ -3,6 +3,7 @@ every answer is told by its id, and a batch gives what its lines give alone.
 """
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -37,6 +38,11 @@ class Batch(harness.TestCase):
         out, err = process.communicate(timeout=5 * harness.GUARD)
         return process.returncode, [json.loads(line) for line in out.splitlines()], err.decode()
 
+    def check_summary(self, err: str, *, requests: str, tokens: int):
+        """That this is all there is on stderr: "shoal generate: 2 requests, ..."."""
+        self.assertRegex(err, rf"\Ashoal generate: {re.escape(requests)}, \d+ prompt tokens?, {tokens} "
+                              r"generated tokens? in [\d.]+ s: [\d.]+ tokens/s\n\Z")
+
 
 class Generate(Batch):
     def test_answers_repeat_the_id_and_keep_the_order(self):
@@ -45,7 +51,8 @@ class Generate(Batch):
                  for i, name in enumerate(ids)]
         file = self.write(*lines, {"prompt_ids": [9], "max_tokens": 1})
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", file)
-        self.assertEqual((code, err), (0, ""))
+        self.assertEqual(code, 0, err)
+        self.check_summary(err, requests="7 requests", tokens=16)
         self.assertEqual([answer.get("id") for answer in answers], [*ids, None])
         self.assertEqual(["id" in answer for answer in answers], [True] * 5 + [False] * 2)
         self.assertEqual([answer["prompt_token_ids"] for answer in answers],
@@ -93,14 +100,16 @@ class Generate(Batch):
         self.assertIn("line 2: ", err)
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, *flags,
                                           "--keep-going")
-        self.assertEqual((code, err), (1, ""))
+        self.assertEqual(code, 1, err)
+        self.check_summary(err, requests="2 requests (1 failed)", tokens=3)
         self.assertEqual(len(answers[0]["token_ids"]), 3)
         self.assertEqual((answers[1]["id"], answers[1]["line"]), ("big", 2))
 
     def test_keep_going_runs_the_good_lines(self):
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.mixed(),
                                           "--keep-going", "-tp", 2)
-        self.assertEqual((code, err, len(answers)), (1, "", 7))
+        self.assertEqual((code, len(answers)), (1, 7), err)
+        self.check_summary(err, requests="7 requests (5 failed)", tokens=6)
         [alone] = harness.generate_jsonl(DEMO, [GOOD])
         for at, name in ((0, "first"), (6, "last")):
             self.assertEqual((answers[at]["id"], answers[at]["token_ids"]),
@@ -120,15 +129,23 @@ class Generate(Batch):
                                           "--keep-going")
         self.assertEqual((code, err), (1, ""))
         self.assertEqual(answers[0]["line"], 1)
-        for lines in ((), (GOOD,)):
-            code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(*lines),
-                                              "--keep-going")
-            self.assertEqual((code, err, len(answers)), (0, "", len(lines)))
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(), "--keep-going")
+        self.assertEqual((code, err, answers), (0, "", []))
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(GOOD),
+                                          "--keep-going")
+        self.assertEqual((code, len(answers)), (0, 1), err)
+        self.check_summary(err, requests="1 request", tokens=3)
 
-    def test_the_log_has_a_summary(self):
+    def test_the_log_has_the_summary(self):
         file = self.write(*[{"prompt_ids": [1, 2], "max_tokens": 4, "ignore_eos": True}] * 3, "[]")
-        _, _, err = self.outcome("generate", DEMO, "--jsonl", file, "--keep-going", "--log-level",
-                                 "info")
+        words = ("generate", DEMO, "--jsonl", file, "--keep-going")
+        # A log of JSON has nothing else, and below this level no line for it.
+        self.assertEqual(self.outcome(*words, "--log-format", "json")[2], "")
+        _, _, err = self.outcome(*words, "--log-format", "json", "--log-level", "info")
+        said = [json.loads(line)["message"] for line in err.splitlines()]
+        self.assertEqual(len([one for one in said if "12 generated tokens in" in one]), 1, said)
+        _, _, err = self.outcome(*words, "--log-level", "info")
+        self.assertNotIn("shoal generate: ", err)
         self.assertRegex(err, r"INFO front .*\] 4 requests \(1 failed\), 6 prompt tokens, "
                               r"12 generated tokens in \d+\.\d s: [\d.]+ tokens/s\n")
 
@@ -185,8 +202,10 @@ class Ended(Batch):
         out, err = self.process.communicate()
         self.assertEqual(self.process.returncode, 128 + signal.SIGTERM)
         self.check(out, "CANCELLED", "SIGTERM ended the batch before the answer")
-        self.assertEqual(err, b"shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
-                              b"answer\n")
+        done, error = err.decode().splitlines(keepends=True)
+        self.check_summary(done, requests="22 requests (2 failed)", tokens=40)
+        self.assertEqual(error, "shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
+                                "answer\n")
 
     def test_a_second_signal_does_not_wait(self):
         os.kill(self.process.pid, signal.SIGINT)
