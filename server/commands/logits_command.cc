@@ -116,6 +116,8 @@ class LogitsRun {
         vocab_(vocab),
         host_(host) {}
 
+  int vocab() const { return vocab_; }
+
   /// Steps through the tokens: in chunks up to --decode-from, then one at a time.
   Ending compute(const std::vector<int32_t>& ids, NpyWriter& out) {
     const auto tokens = static_cast<int64_t>(ids.size());
@@ -179,11 +181,23 @@ Ending compute_lines(const LogitsFlags& flags, const std::vector<RequestLine>& p
     const std::string path = cat(flags.out_dir, "/", line.number, ".npy");
     SHOAL_ASSIGN_OR_RETURN(NpyWriter out, at(Stage::kRequest, NpyWriter::open(path)));
     SHOAL_RETURN_IF_ERROR(run.compute(line.resolved.engine.prompt, out));
-    SHOAL_RETURN_IF_ERROR(
-        at(Stage::kRequest, write_stdout(cat('{', id_json(line.id), "\"line\":", line.number,
-                                             ",\"tokens\":", line.resolved.engine.prompt.size(),
-                                             ",\"file\":\"", json_escape(path), "\"}\n"))));
+    const size_t tokens = line.resolved.engine.prompt.size();
+    SHOAL_RETURN_IF_ERROR(at(
+        Stage::kRequest,
+        write_stdout(cat('{', id_json(line.id), "\"line\":", line.number, ",\"tokens\":", tokens,
+                         ",\"file\":\"", json_escape(path), "\",\"dtype\":\"float32\",\"shape\":[",
+                         tokens, ",", run.vocab(), "]}\n"))));
   }
+  return {};
+}
+
+/// Writes the file of the only prompt, and says on stderr what is in it.
+Ending compute_one(const LogitsFlags& flags, const std::vector<int32_t>& ids, NpyWriter& out,
+                   LogitsRun& run) {
+  SHOAL_RETURN_IF_ERROR(run.compute(ids, out));
+  say_done("logits", cat("wrote float32 [", ids.size(), ", ", run.vocab(),
+                         "], a row for each token; Python reads it with numpy.load(\"",
+                         json_escape(flags.out), "\")"));
   return {};
 }
 
@@ -214,7 +228,7 @@ Ending logits(LogitsFlags flags) {
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
   LogitsRun run(flags, plan, files.config.vocab_size, *host);
-  return out ? run.compute(prompts[0].resolved.engine.prompt, *out)
+  return out ? compute_one(flags, prompts[0].resolved.engine.prompt, *out, run)
              : compute_lines(flags, prompts, run);
 }
 

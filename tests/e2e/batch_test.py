@@ -236,7 +236,10 @@ class Logits(Batch):
                     ids = prompt.get("prompt_ids") or self.ids(prompt["prompt"])
                     self.assertTrue(bits == harness.logits_file(DEMO, ids))
                     self.assertEqual(answer["tokens"], len(ids))
-                    self.assertEqual(np.load(answer["file"]).shape[0], len(ids))
+                    matrix = np.load(answer["file"])
+                    self.assertEqual((answer["dtype"], answer["shape"]),
+                                     (str(matrix.dtype), list(matrix.shape)))
+                    self.assertEqual(len(matrix), len(ids))
 
     def ids(self, text: str) -> list[int]:
         out = harness.run("tokenize", DEMO, "--text", text).stdout
@@ -250,8 +253,15 @@ class Logits(Batch):
         self.assertTrue(out.read_bytes() == expected)
         out.unlink()
         process = harness.start("logits", DEMO, "--out", out, stdin=-1)
-        self.assertEqual(process.communicate(text.encode() + b"\n"), (b"", b""))
+        written, says = process.communicate(text.encode() + b"\n")
+        self.assertEqual((written, process.returncode), (b"", 0), says)
         self.assertTrue(out.read_bytes() == expected)
+        # It says what it has written, and in Python how to read it.
+        found = re.fullmatch(r"shoal logits: wrote float32 (\[\d+, \d+\]), a row for each token; Python "
+                             r"reads it with numpy\.load\((\".*\")\)\n", says.decode())
+        self.assertIsNotNone(found, says)
+        matrix = np.load(json.loads(found[2]))
+        self.assertEqual((matrix.dtype, list(matrix.shape)), (np.float32, json.loads(found[1])))
 
     def test_a_chunk_is_bounded_by_what_crosses_the_channel_at_once(self):
         """256 MiB, which are 64 tokens of this vocabulary."""
