@@ -26,7 +26,7 @@ std::string summary(const BatchTotals& totals) {
              totals.failed > 0 ? cat(" (", totals.failed, " failed)") : "", ", ",
              counted(totals.prompt_tokens, "prompt token"), ", ",
              counted(totals.generated_tokens, "generated token"), " in ",
-             with_decimals(totals.seconds, 1), " s", speed.empty() ? "" : ": ", speed);
+             with_digits(totals.seconds, 3), " s", speed.empty() ? "" : ": ", speed);
 }
 
 std::string answers_text(int64_t answered, int64_t lines) {
