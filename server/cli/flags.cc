@@ -313,14 +313,14 @@ void complete_help(CommandLine* line) {
   }
 }
 
-Status unknown_command(const std::string& name) {
+/// choice: what to say of a name that is like none.
+Status unknown_command(const std::string& name, const char* choice) {
   std::vector<std::string> known;
   for (const Command& command : kCommands) known.emplace_back(command.name);
   const std::string nearest = nearest_word(name, known);
   return Status::error(Code::kInvalidArgument,
                        cat("unknown command ", shown(name), "; ",
-                           nearest.empty() ? "see shoal --help for the commands"
-                                           : cat("did you mean shoal ", nearest, "?")));
+                           nearest.empty() ? choice : cat("did you mean shoal ", nearest, "?")));
 }
 
 }  // namespace
@@ -355,20 +355,20 @@ Result<CommandLine> parse_command_line(Words words, const Environment& environme
   if (name == "--version" || name == "-V" || name == "version")
     return parse_version(words.subspan(1), log, environment);
   words = words.subspan(1);
+  const char* choice = "see shoal --help for the commands";
   if (name == "bench") {
+    choice = "bench needs one of decode, prefill, collectives";
     if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) {
       return CommandLine{log, PrintHelp{benches()}};
     }
-    if (words.empty())
-      return Status::error(Code::kInvalidArgument,
-                           "bench needs one of decode, prefill, collectives");
+    if (words.empty()) return Status::error(Code::kInvalidArgument, choice);
     name += " " + words[0];
     words = words.subspan(1);
   }
   const auto command =
       std::find_if(std::begin(kCommands), std::end(kCommands),
                    [&](const Command& candidate) { return candidate.name == name; });
-  if (command == std::end(kCommands)) return unknown_command(name);
+  if (command == std::end(kCommands)) return unknown_command(name, choice);
   SHOAL_ASSIGN_OR_RETURN(CommandLine line, command->parse(words, log, environment));
   complete_help(&line);
   return line;

@@ -203,6 +203,13 @@ TEST(HelpTest, OfOneCommandAndOfSeveral) {
   EXPECT_EQ(commands({"logits", "m", "--help"})[0].name, "logits");
 }
 
+TEST(HelpTest, ABenchWithoutItsNameIsAnsweredWithTheNames) {
+  const Status status = parse_command_line(Words{"bench", "models/demo"}).status();
+  EXPECT_EQ(
+      status.plain_text(),
+      "unknown command \"bench models/demo\"; bench needs one of decode, prefill, collectives");
+}
+
 TEST(HelpTest, JsonHasEveryCommand) {
   const std::string text =
       std::get<PrintText>(parse_command_line(Words{"help", "--json"}).value().command).text;
