@@ -134,7 +134,7 @@ Result<CommandLine> parse_logits(Words words, LogOptions log, const Environment&
   FlagParser parser(
       "logits",
       "Write the logits of every token of a prompt, or of several, as NumPy files, float32 "
-      "[tokens, vocabulary].");
+      "[tokens, vocabulary]. Row i is about the token that follows token i.");
   add_engine_flags(parser, &flags.engine);
   parser.group("Input and output");
   add_logits_io_flags(parser, &flags);

@@ -11,8 +11,9 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
   parser.add_value(
       "--jsonl", path("FILE"),
       "One request a line, all in one batch: "
-      "{\"id\":\"a\",\"prompt\":\"...\",\"max_tokens\":8,...}; gives an answer a line, in "
-      "the same order and with the same id. Nothing runs if a line is wrong. If a signal ends "
+      "{\"id\":\"a\",\"prompt\":\"...\",\"max_tokens\":8,...}. Its fields are named as the flags, "
+      "with underscores, and the flags given here count for lines without them. Gives an answer a "
+      "line, in the same order and with the same id. Nothing runs if a line is wrong. If a signal ends "
       "the batch, or the ranks are lost, the answers that are done are written, and an error for "
       "each other line. A terminal shows how far it is, and at the end stderr says how fast it "
       "was. - is stdin",

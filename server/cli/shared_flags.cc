@@ -332,18 +332,21 @@ void add_sampling_flags(FlagParser& parser, GenerationRequest* request) {
                    });
   parser.add_value("--stop-token-ids", "IDS", "End after one of these ids, e.g. 2,5",
                    ids(&request->stop_token_ids));
-  parser.add_value("--logprobs", "K", "Log probabilities of each token and the K most likely",
-                   whole(&request->logprobs, INT64_MIN, INT64_MAX));
+  parser.add_value(
+      "--logprobs", "K",
+      "Natural log probabilities of each token and the K most likely, before temperature "
+      "and penalties",
+      whole(&request->logprobs, INT64_MIN, INT64_MAX));
   parser.add_switch("--ignore-eos", "Go on past end-of-text tokens", &request->ignore_eos);
 }
 
 void add_prompt_flags(FlagParser& parser, GenerationRequest* request) {
   parser.add_value(
       "--prompt", "TEXT",
-      "The prompt, as it is: no chat template; special tokens are recognised; - is stdin, which "
-      "is read too if there is no other input",
+      "The prompt, as it is: no chat template; the tokens that the tokenizer adds (BOS) are added, "
+      "and special tokens are recognised; - is stdin, which is read too if there is no other input",
       words_as_they_are(&request->prompt));
-  parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3",
+  parser.add_value("--prompt-ids", "IDS", "The prompt as token ids, e.g. 1,2,3; nothing is added",
                    ids(&request->prompt_ids));
 }
 

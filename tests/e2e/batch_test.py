@@ -263,6 +263,18 @@ class Logits(Batch):
         matrix = np.load(json.loads(found[2]))
         self.assertEqual((matrix.dtype, list(matrix.shape)), (np.float32, json.loads(found[1])))
 
+    def test_a_row_is_about_the_token_after_it(self):
+        """And logprobs are natural, of that row as it is, whatever the temperature."""
+        ids = [0, 1151, 262]
+        row = harness.logits(DEMO, ids)[-1].astype(np.float64)
+        expected = row - row.max() - np.log(np.sum(np.exp(row - row.max())))
+        [answer] = harness.generate_jsonl(DEMO, [{"prompt_ids": ids, "max_tokens": 1, "seed": 3,
+                                                  "temperature": 2, "logprobs": 2}])
+        [token] = answer["logprobs"]
+        for name, logprob in ((token["token_id"], token["logprob"]), *token["top"]):
+            self.assertAlmostEqual(logprob, expected[name], 4)
+        self.assertEqual(token["top"][0][0], int(np.argmax(row)))
+
     def test_a_chunk_is_bounded_by_what_crosses_the_channel_at_once(self):
         """256 MiB, which are 64 tokens of this vocabulary."""
         model, vocab = self.folder / "model", 1 << 20

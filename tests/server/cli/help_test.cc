@@ -3,6 +3,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/json.h"
@@ -208,6 +209,22 @@ TEST(HelpTest, ABenchWithoutItsNameIsAnsweredWithTheNames) {
   EXPECT_EQ(
       status.plain_text(),
       "unknown command \"bench models/demo\"; bench needs one of decode, prefill, collectives");
+}
+
+TEST(HelpTest, WhatOneNeedsToCompareFiguresIsThere) {
+  const std::pair<Words, const char*> kSaid[] = {
+      {{"generate", "-h"}, "the tokens that the tokenizer adds (BOS) are added"},
+      {{"generate", "-h"}, "e.g. 1,2,3; nothing is added"},
+      {{"generate", "-h"}, "Natural log probabilities of each token and the K most likely, before"},
+      {{"generate", "-h"}, "Its fields are named as the flags, with underscores, and the flags"},
+      {{"logits", "-h"}, "Row i is about the token that follows token i."},
+      {{"bench", "decode", "-h"}, "of the turn that has the median fraction of that bandwidth"}};
+  for (const auto& [words, said] : kSaid) {
+    const Result<CommandLine> line = parse_command_line(words);
+    ASSERT_TRUE(line.ok()) << words[0];
+    const CommandEntry command = std::get<PrintHelp>(line->command).commands[0];
+    EXPECT_NE(help_text(command, {.columns = 10'000}).find(said), std::string::npos) << said;
+  }
 }
 
 TEST(HelpTest, JsonHasEveryCommand) {
