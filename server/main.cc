@@ -32,6 +32,10 @@ int run_command(const CommandLine& line) {
                                                          : help_text(help.commands, style);
       return report_failure(at(Stage::kRequest, write_stdout(text)));
     }
+    int operator()(const PrintFamily& help) const {
+      const std::string text = help_text(help.family, help_style_of(STDOUT_FILENO));
+      return report_failure(at(Stage::kRequest, write_stdout(text)));
+    }
     int operator()(const ServeFlags& flags) const { return run_serve(flags); }
     int operator()(const GenerateFlags& flags) const { return run_generate(flags); }
     int operator()(const LogitsFlags& flags) const { return run_logits(flags); }

@@ -67,6 +67,13 @@ struct CommandEntry {
   std::vector<Example> examples = {};
 };
 
+/// Commands whose names begin with the same word, which is no command by itself.
+struct CommandFamily {
+  std::string name;         ///< that word
+  std::string description;  ///< whole sentences, a paragraph on each line
+  std::vector<CommandEntry> commands;
+};
+
 /// Every command, in the order of the help. Each call builds the list again.
 std::vector<CommandEntry> command_table();
 

@@ -297,10 +297,17 @@ Result<CommandLine> parse_help(Words words, const LogOptions& log) {
   return CommandLine{log, PrintText{write(command_table())}};
 }
 
-std::vector<CommandEntry> benches() {
+CommandFamily benches() {
   std::vector<CommandEntry> all = command_table();
   std::erase_if(all, [](const CommandEntry& one) { return !one.name.starts_with("bench "); });
-  return all;
+  return {
+      "bench",
+      "Measure how fast a model or the transports between ranks are here, beside what this "
+      "machine could do in the same run.\n"
+      "Each takes -tp N (ranks) and --json. decode and prefill take --tokens N, and collectives "
+      "takes --rounds N and --transport LIST. shoal bench decode --help lists all flags of "
+      "decode, and so for the others.",
+      std::move(all)};
 }
 
 /// The table's entry of the command whose help is asked for. A command that is not in the table
@@ -359,7 +366,7 @@ Result<CommandLine> parse_command_line(Words words, const Environment& environme
   if (name == "bench") {
     choice = "bench needs one of decode, prefill, collectives";
     if (!words.empty() && (words[0] == "--help" || words[0] == "-h")) {
-      return CommandLine{log, PrintHelp{benches()}};
+      return CommandLine{log, PrintFamily{benches()}};
     }
     if (words.empty()) return Status::error(Code::kInvalidArgument, choice);
     name += " " + words[0];

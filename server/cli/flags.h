@@ -225,11 +225,16 @@ struct PrintHelp {
   std::vector<CommandEntry> commands;
 };
 
+/// The result of shoal bench --help.
+struct PrintFamily {
+  CommandFamily family;
+};
+
 struct CommandLine {
   LogOptions log;
-  std::variant<PrintText, PrintHelp, ServeFlags, GenerateFlags, LogitsFlags, TokenizeFlags,
-               DetokenizeFlags, RenderFlags, ClientFlags, BenchModelFlags, BenchCollectivesFlags,
-               DoctorFlags, ShmtestFlags, VersionFlags>
+  std::variant<PrintText, PrintHelp, PrintFamily, ServeFlags, GenerateFlags, LogitsFlags,
+               TokenizeFlags, DetokenizeFlags, RenderFlags, ClientFlags, BenchModelFlags,
+               BenchCollectivesFlags, DoctorFlags, ShmtestFlags, VersionFlags>
       command;
 };
 

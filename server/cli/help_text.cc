@@ -132,15 +132,35 @@ std::string_view after_name(std::string_view words, std::string_view name) {
   return words.size() > name.size() ? words.substr(name.size() + 1) : "";
 }
 
-std::string examples_of(const CommandEntry& command, const HelpStyle& style) {
-  if (command.examples.empty()) return "";
-  std::string text = cat("\n", heading("Examples:", style), "\n");
-  for (const Example& example : command.examples) {
+/// At most so many examples of the command, without a heading.
+std::string examples_of(const CommandEntry& command, size_t most, const HelpStyle& style) {
+  std::string text;
+  for (size_t i = 0; i < std::min(most, command.examples.size()); ++i) {
+    const Example& example = command.examples[i];
     const std::string margin(3 * kIndent, ' ');
     text += cat(
         shell_lines(as_typed(command.name), after_name(example.words, command.name), style.columns),
         margin, wrapped(example.what, margin.size(), style.columns));
   }
+  return text;
+}
+
+std::string under_examples(const std::string& text, const HelpStyle& style) {
+  return text.empty() ? "" : cat("\n", heading("Examples:", style), "\n", text);
+}
+
+/// A line for each command: how it is used, and its summary.
+std::string list_of_commands(const std::vector<CommandEntry>& commands, const HelpStyle& style) {
+  const auto usage = [](const CommandEntry& command) {
+    return command.name + (command.operand == Operand::kNone ? "" : " ") +
+           operand_text(command.operand);
+  };
+  size_t width = 0;
+  for (const CommandEntry& command : commands) width = std::max(width, usage(command).size());
+  width += 2 * kIndent;
+  std::string text;
+  for (const CommandEntry& command : commands)
+    text += row(usage(command), command.summary, width, style);
   return text;
 }
 
@@ -168,23 +188,23 @@ std::string help_text(const CommandEntry& command, const HelpStyle& style) {
     for (const FlagEntry& entry : group.flags)
       text += row(names_of(entry), entry.help, left, style);
   }
-  return text + examples_of(command, style);
+  return text + under_examples(examples_of(command, command.examples.size(), style), style);
+}
+
+std::string help_text(const CommandFamily& family, const HelpStyle& style) {
+  std::string examples;
+  for (const CommandEntry& command : family.commands) examples += examples_of(command, 1, style);
+  return cat(paragraphs(family.description, style.columns), "\n", heading("Usage:", style), " ",
+             as_typed(family.name), " COMMAND [FLAGS]\n\n",
+             list_of_commands(family.commands, style), under_examples(examples, style));
 }
 
 std::string help_text(const std::vector<CommandEntry>& commands, const HelpStyle& style) {
-  const auto usage = [](const CommandEntry& command) {
-    return command.name + (command.operand == Operand::kNone ? "" : " ") +
-           operand_text(command.operand);
-  };
-  size_t width = 0;
-  for (const CommandEntry& command : commands) width = std::max(width, usage(command).size());
-  width += 2 * kIndent;
   std::string text = paragraphs(
       "Shoal: a small tensor-parallel inference server for language models.", style.columns);
   text += cat("\n", heading("Usage:", style), " shoal COMMAND ... ",
               wrapped("(shoal COMMAND --help lists its flags)", 25, style.columns), "\n");
-  for (const CommandEntry& command : commands)
-    text += row(usage(command), command.summary, width, style);
+  text += list_of_commands(commands, style);
   text += "\n  shoal --version [--json] (-V), shoal --help (-h)\n  " +
           wrapped("shoal help --man|--json, shoal help --completion bash|zsh|fish", kIndent,
                   style.columns) +

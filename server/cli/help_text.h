@@ -20,6 +20,9 @@ HelpStyle help_style_of(int fd);
 /// goes on in the next line is indented like what it explains.
 std::string help_text(const CommandEntry& command, const HelpStyle& style = {});
 
+/// The text of shoal FAMILY --help: its commands, and the first example of each.
+std::string help_text(const CommandFamily& family, const HelpStyle& style = {});
+
 /// The text of shoal --help.
 std::string help_text(const std::vector<CommandEntry>& commands, const HelpStyle& style = {});
 

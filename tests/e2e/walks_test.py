@@ -135,7 +135,7 @@ WALKS = {
              "--prompt In --max-tokens 2 || exit; done"),
         Step("shoal generate --model $DEMO --dtype half --prompt In", 64,
              says="--dtype float16: the checkpoint is bfloat16"),
-        Step("shoal bench --help", says="bench collectives"),
+        Step("shoal bench --help", says=r"(?s)--tokens N.*bench collectives.*Examples:\n  shoal bench"),
         Step("mkdir lfs && cp $DEMO/*.json lfs && printf 'version "
              "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 1\\n' > "
              "lfs/model.safetensors; shoal generate lfs --prompt In", 65,

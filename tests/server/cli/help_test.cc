@@ -194,7 +194,6 @@ TEST(HelpTest, OfOneCommandAndOfSeveral) {
   };
   for (const Words& words : {Words{"--help"}, Words{"-h"}, Words{"help"}})
     EXPECT_EQ(commands(words).size(), command_table().size());
-  EXPECT_EQ(commands({"bench", "--help"}).size(), 3u);
   for (const CommandEntry& entry : command_table()) {
     Words words = shell_words(entry.name);
     words.emplace_back("-h");
@@ -224,6 +223,30 @@ TEST(HelpTest, WhatOneNeedsToCompareFiguresIsThere) {
     ASSERT_TRUE(line.ok()) << words[0];
     const CommandEntry command = std::get<PrintHelp>(line->command).commands[0];
     EXPECT_NE(help_text(command, {.columns = 10'000}).find(said), std::string::npos) << said;
+  }
+}
+
+TEST(HelpTest, OfBenchShowsFlagsThatItsCommandsHaveAndAnExampleOfEach) {
+  for (const char* flag : {"--help", "-h"}) {
+    const CommandLine line = parse_command_line(Words{"bench", flag}).value();
+    const auto& family = std::get<PrintFamily>(line.command).family;
+    ASSERT_EQ(family.commands.size(), 3u);
+    const std::string text = help_text(family);
+    for (const std::string& one : lines_of(text)) EXPECT_LE(one.size(), 100u) << one;
+    std::set<std::string> known = {"-tp"};
+    for (const CommandEntry& command : family.commands) {
+      EXPECT_NE(text.find("\n  " + command.name), std::string::npos) << text;
+      EXPECT_NE(text.find("\n  shoal " + command.examples[0].words + "\n"), std::string::npos)
+          << text;
+      for (const FlagGroup& group : command.groups)
+        for (const FlagEntry& entry : group.flags)
+          known.insert(entry.names.begin(), entry.names.end());
+    }
+    for (std::string word : words_of(family.description)) {
+      while (word.ends_with('.') || word.ends_with(',')) word.pop_back();
+      EXPECT_TRUE(!word.starts_with('-') || known.contains(word)) << word;
+    }
+    EXPECT_NE(family.description.find("shoal bench decode --help"), std::string::npos);
   }
 }
 
