@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kMostLeft = 34;
 constexpr size_t kLeftShare = 5, kLeftOf = 12;
 constexpr size_t kIndent = 2;
+/// From so many groups of flags on, the help is longer than a screen, and begins with their names.
+constexpr size_t kManyGroups = 6;
 
 /// A word that is wider than the line is broken after its commas, because it is a list.
 std::vector<std::string> pieces_of(std::string word, size_t room) {
@@ -164,6 +166,17 @@ std::string list_of_commands(const std::vector<CommandEntry>& commands, const He
   return text;
 }
 
+/// The headings of the groups, if they are many.
+std::string names_of_groups(const CommandEntry& command, const HelpStyle& style) {
+  if (command.groups.size() < kManyGroups) return "";
+  std::string names;
+  for (const FlagGroup& group : command.groups)
+    names += cat(names.empty() ? "" : ", ", group.heading);
+  const std::string flags = "Flags below";
+  return cat("\n", heading(flags + ":", style), " ",
+             wrapped(names, flags.size() + kIndent, style.columns));
+}
+
 std::string exit_codes() {
   std::string codes;
   for (const ExitEntry& entry : kExitEntries)
@@ -183,12 +196,14 @@ std::string help_text(const CommandEntry& command, const HelpStyle& style) {
   text += cat("\n", heading("Usage:", style), " ", usage_of(command), "\n");
   if (!command.operand_help.empty())
     text += "\n" + row(operand_text(command.operand), command.operand_help, left, style);
+  text += under_examples(examples_of(command, command.examples.size(), style), style);
+  text += names_of_groups(command, style);
   for (const FlagGroup& group : command.groups) {
     text += "\n" + heading(wrapped(group.heading + ":", kIndent, style.columns), style);
     for (const FlagEntry& entry : group.flags)
       text += row(names_of(entry), entry.help, left, style);
   }
-  return text + under_examples(examples_of(command, command.examples.size(), style), style);
+  return text;
 }
 
 std::string help_text(const CommandFamily& family, const HelpStyle& style) {

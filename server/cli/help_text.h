@@ -16,8 +16,9 @@ struct HelpStyle {
 /// The style for what reads this descriptor.
 HelpStyle help_style_of(int fd);
 
-/// The text of shoal COMMAND --help. Lines are broken between words to fit the columns, and what
-/// goes on in the next line is indented like what it explains.
+/// The text of shoal COMMAND --help: its use and examples first, and the flags below. Lines are
+/// broken between words to fit the columns, and what goes on in the next line is indented like what
+/// it explains.
 std::string help_text(const CommandEntry& command, const HelpStyle& style = {});
 
 /// The text of shoal FAMILY --help: its commands, and the first example of each.

@@ -83,7 +83,7 @@ WALKS = {
     "developer": [
         Step("shoal", 64),
         Step("shoal --help", says=r"with\s+--nccl-version\s+nccl-shm\s+does\s+not\s+fit"),
-        Step("shoal serve --help"),
+        Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, .*\nModel:"),
         Step("shoal -V", says=r"^shoal \d"),
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
         Step("$ROOT/scripts/get-model", 64, says="smollm2"),

@@ -93,6 +93,24 @@ TEST(HelpTest, WhatGoesOnIsIndentedLikeWhatItExplains) {
             "                ffff gggg hhhh\n");
 }
 
+TEST(HelpTest, TheFirstScreenOfALongHelpHasTheUseAndTheNamesOfTheGroups) {
+  constexpr size_t kScreen = 24;
+  const CommandEntry serve = command_table()[0];
+  std::vector<std::string> lines = lines_of(help_text(serve, {.columns = 80}));
+  ASSERT_GT(lines.size(), kScreen);
+  lines.resize(kScreen);
+  std::string screen;
+  for (const std::string& line : lines) screen += line + "\n";
+  EXPECT_NE(screen.find("Usage: shoal serve MODEL [FLAGS]\n"), std::string::npos) << screen;
+  for (const Example& example : serve.examples)
+    EXPECT_NE(screen.find(example.what + "\n"), std::string::npos) << screen;
+  const Words words = words_of(screen.substr(screen.find("Flags below:")));
+  std::string names = "Flagsbelow:";
+  for (const FlagGroup& group : serve.groups)
+    names += joined(words_of(group.heading)) + (&group == &serve.groups.back() ? "" : ",");
+  EXPECT_TRUE(joined(words).starts_with(names)) << screen;
+}
+
 TEST(HelpTest, HeadingsArePaintedOnlyIfTheReaderWantsIt) {
   const CommandEntry command = command_table()[0];
   const std::string text = help_text(command, {.columns = 80, .colour = true});
