@@ -1,6 +1,7 @@
 #include "server/cli/client_flags.h"
 
 #include "server/cli/flag_setters.h"
+#include "server/cli/flags.h"
 #include "server/cli/shared_flags.h"
 #include "server/cli/tls_flags.h"
 
@@ -47,7 +48,7 @@ void add_client_flags(FlagParser& parser, ClientFlags* flags) {
 
 Status check_client_flags(ClientFlags* flags) {
   const bool chats = flags->chat || flags->messages;
-  if (flags->server.empty()) flags->server = chats ? "127.0.0.1:8000" : "127.0.0.1:50051";
+  if (flags->server.empty()) flags->server = cat("127.0.0.1:", chats ? kHttpPort : kGrpcPort);
   SHOAL_RETURN_IF_ERROR(check_client_tls_flags(flags->tls));
   if (flags->kwargs && !chats)
     return Status::error(Code::kInvalidArgument,

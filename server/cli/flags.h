@@ -104,7 +104,7 @@ struct HttpFlags {
   double body_timeout_s = 30;
   double keep_alive_s = 15;  ///< between two signs of life of a stream; 0: never
 };
-inline constexpr int kHttpPort = 8000;
+inline constexpr int kHttpPort = 8000, kGrpcPort = 50051;
 
 /// Who may use a server.
 struct AccessFlags {
@@ -118,7 +118,7 @@ struct ServeFlags {
   SchedulingFlags scheduling{.decode_stretch = 2};
   QueueFlags queue;
   std::string host = "127.0.0.1";
-  int grpc_port = 50051;  ///< 0: any free port
+  int grpc_port = kGrpcPort;  ///< 0: any free port
   HttpFlags http;
   AccessFlags access;
   TlsFiles tls;

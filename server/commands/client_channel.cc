@@ -34,7 +34,8 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> encrypted(const ClientTlsFlags
 }  // namespace
 
 Result<std::shared_ptr<grpc::Channel>> open_client_channel(const ClientFlags& flags) {
-  SHOAL_ASSIGN_OR_RETURN(const HttpAddress server, parse_http_address(flags.server));
+  SHOAL_ASSIGN_OR_RETURN(const HttpAddress server,
+                         parse_http_address(flags.server, ServerPort::kGrpc));
   const bool tls = server.encrypted || flags.tls.any();
   if (flags.tls.any() && flags.server.starts_with(kPlain))
     return Status::error(Code::kInvalidArgument,

@@ -188,11 +188,9 @@ std::string reason_of(std::string_view text) {
 }
 
 /// Whether something is there after all, for example a server of HTTP.
-bool takes_connections(const ClientFlags& flags) {
-  Result<HttpAddress> address = parse_http_address(flags.server);
-  if (!address.ok()) return false;
-  address->encrypted = false;  // only the connection matters
-  return ClientConnection::open(*address, nullptr, -1).ok();
+bool takes_connections(HttpAddress address) {
+  address.encrypted = false;  // only the connection matters
+  return ClientConnection::open(address, nullptr, -1).ok();
 }
 
 std::string no_answer(const ClientFlags& flags, const std::string& text, const Received& received) {
@@ -203,11 +201,16 @@ std::string no_answer(const ClientFlags& flags, const std::string& text, const R
                " of the answer: it has died, or the "
                "connection has broken (",
                reason, ")");
-  if (takes_connections(flags))
-    return cat("what answers at ", flags.server,
-               " does not speak gRPC: name the server's gRPC port, which is grpc= in its READY "
-               "line, with https:// if it has a certificate (",
-               reason, ")");
+  const Result<HttpAddress> address = parse_http_address(flags.server, ServerPort::kGrpc);
+  if (address.ok() && takes_connections(*address))
+    return cat(
+        "what answers at ", flags.server,
+        " does not speak gRPC: name the server's gRPC port, which is grpc= in its READY line "
+        "(usually --server ",
+        usual_address(*address, ServerPort::kGrpc),
+        "), with https:// if it has a certificate; or, if this is its HTTP port, ask it with "
+        "--chat instead of a prompt (",
+        reason, ")");
   return cat("no server answers at ", flags.server,
              flags.wait_s > 0 ? cat(" within ", with_digits(flags.wait_s, 6), " s") : "",
              ": start one with `shoal serve MODEL`, or name it with --server (", reason, ")");

@@ -1,6 +1,7 @@
 #include "server/commands/http_call.h"
 
 #include "runtime/base/text_values.h"
+#include "server/cli/flags.h"
 #include "server/commands/http_answer.h"
 
 namespace shoal {
@@ -16,9 +17,28 @@ std::string request_text(const HttpAddress& address, const HttpCall& call) {
              "\r\n", call.body);
 }
 
+/// Whether it can be a host, and ends no line of the request's head that it stands in.
+bool is_host(std::string_view text) {
+  return !text.empty() && text.find_first_of("/ \t\r\n@") == std::string_view::npos;
+}
+
+/// What to type instead of an address that has all but a port.
+std::string with_usual_port(const HttpAddress& address, ServerPort wanted) {
+  return cat(", which has no port; type --server ", address.encrypted ? "https://" : "",
+             usual_address(address, wanted), ", where shoal serve usually takes ",
+             wanted == ServerPort::kGrpc ? "prompts (over gRPC)" : "chats (over HTTP)");
+}
+
 }  // namespace
 
-Result<HttpAddress> parse_http_address(std::string_view text) {
+std::string usual_address(const HttpAddress& address, ServerPort port) {
+  HttpAddress usual;
+  usual.host = address.unix_path.empty() ? address.host : "127.0.0.1";
+  usual.port = std::to_string(port == ServerPort::kGrpc ? kGrpcPort : kHttpPort);
+  return shown_address(usual);
+}
+
+Result<HttpAddress> parse_http_address(std::string_view text, ServerPort wanted) {
   const auto wrong = [text](std::string_view why) {
     return Status::error(
         Code::kInvalidArgument,
@@ -37,20 +57,19 @@ Result<HttpAddress> parse_http_address(std::string_view text) {
   }
   const size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos)
-    return wrong(
-        ", which has no port; by default shoal serve has 50051, and 8000 for --chat and --messages");
+    return wrong(is_host(rest) ? with_usual_port({std::string(rest), {}, {}, encrypted}, wanted)
+                               : "");
   std::string_view host = rest.substr(0, colon);
   const std::string_view port = rest.substr(colon + 1);
   if (!parse_int_flag("port", port, 1, 65535).ok()) return wrong(", whose port is no port");
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  // What follows would be read as lines of the request's head.
-  if (host.empty() || host.find_first_of("/ \t\r\n@") != std::string_view::npos) return wrong("");
+  if (!is_host(host)) return wrong("");
   return HttpAddress{std::string(host), std::string(port), {}, encrypted};
 }
 
 Result<ChatServer> find_chat_server(const ClientFlags& flags) {
   ChatServer server;
-  SHOAL_ASSIGN_OR_RETURN(server.address, parse_http_address(flags.server));
+  SHOAL_ASSIGN_OR_RETURN(server.address, parse_http_address(flags.server, ServerPort::kHttp));
   if (flags.tls.any() && flags.server.starts_with("http://"))
     return Status::error(Code::kInvalidArgument,
                          "--server says http://, and --ssl-* say https://; leave one out");

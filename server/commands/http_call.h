@@ -8,9 +8,16 @@
 
 namespace shoal {
 
+/// Which of a server's two ports a call goes to: prompts to that of gRPC, chats to that of HTTP.
+enum class ServerPort { kGrpc, kHttp };
+
+/// Where `shoal serve` usually has that port, on the host of the address: "localhost:50051".
+std::string usual_address(const HttpAddress& address, ServerPort port);
+
 /// Reads HOST:PORT, http://HOST:PORT, https://HOST:PORT (also with / or /v1 at its end) or
-/// unix:PATH. INVALID_ARGUMENT: it is none of them.
-Result<HttpAddress> parse_http_address(std::string_view text);
+/// unix:PATH. INVALID_ARGUMENT: it is none of them. If only the port is missing, the message says
+/// what to type for a call to this one.
+Result<HttpAddress> parse_http_address(std::string_view text, ServerPort wanted);
 
 /// A server, and how it is spoken to.
 struct ChatServer {

@@ -95,9 +95,10 @@ class Errors(harness.TestCase):
         self.assertIn("-- is missing before the command: shoal shmtest [FLAGS] -- true",
                       self.error(USAGE, "shmtest", "true"))
         for server in ("localhost", "http://localhost"):
-            for kind in (("--prompt", "x"), ("--chat",)):
-                self.assertIn("--server must be HOST:PORT",
-                              self.error(USAGE, "client", "--server", server, *kind))
+            for port, kind in ((50051, ("--prompt", "x")), (8000, ("--chat",))):
+                said = self.error(USAGE, "client", "--server", server, *kind)
+                self.assertIn("--server must be HOST:PORT", said)
+                self.assertIn(f"type --server localhost:{port}, where shoal serve usually", said)
         self.assertIn("use --kv-cache-memory",
                       self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
 

@@ -154,7 +154,7 @@ TEST(ChatAnswerTest, ReadsErrors) {
 
 TEST(HttpAddressTest, Forms) {
   const auto parsed = [](const char* text) {
-    const Result<HttpAddress> address = parse_http_address(text);
+    const Result<HttpAddress> address = parse_http_address(text, ServerPort::kHttp);
     if (!address.ok()) return std::string("error");
     return address->unix_path.empty() ? cat(address->host, ' ', address->port)
                                       : cat("unix ", address->unix_path);
@@ -167,11 +167,29 @@ TEST(HttpAddressTest, Forms) {
   for (const char* bad : {"", "host", ":80", "host:", "host:0", "host:99999", "host:80x",
                           "unix:", "a b:80", "a\r\nX:80", "ftp://host:443", "http://host:80/other"})
     EXPECT_EQ(parsed(bad), "error") << bad;
-  const std::string no_port = parse_http_address("localhost").status().to_string();
-  EXPECT_NE(no_port.find("has 50051, and 8000 for --chat"), std::string::npos) << no_port;
   EXPECT_EQ(parsed("https://host:443/v1"), "host 443");
-  EXPECT_TRUE(parse_http_address("https://host:443")->encrypted);
-  EXPECT_FALSE(parse_http_address("host:443")->encrypted);
+  EXPECT_TRUE(parse_http_address("https://host:443", ServerPort::kHttp)->encrypted);
+  EXPECT_FALSE(parse_http_address("host:443", ServerPort::kHttp)->encrypted);
+}
+
+TEST(HttpAddressTest, WithoutAPortItSaysWhatToType) {
+  const auto said = [](const char* text, ServerPort wanted) {
+    return std::string(parse_http_address(text, wanted).status().message());
+  };
+  for (const char* text : {"localhost", "http://localhost", "http://localhost/v1"}) {
+    EXPECT_TRUE(said(text, ServerPort::kGrpc)
+                    .ends_with(", which has no port; type --server localhost:50051, where shoal "
+                               "serve usually takes prompts (over gRPC)"))
+        << text;
+    EXPECT_TRUE(said(text, ServerPort::kHttp)
+                    .ends_with(", which has no port; type --server localhost:8000, where shoal "
+                               "serve usually takes chats (over HTTP)"))
+        << text;
+  }
+  EXPECT_NE(said("https://host", ServerPort::kHttp).find("type --server https://host:8000, "),
+            std::string::npos);
+  for (const char* text : {"", "http://", "a b", "http://host/other"})
+    EXPECT_EQ(said(text, ServerPort::kHttp).find("type"), std::string::npos) << text;
 }
 
 }  // namespace
