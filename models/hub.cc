@@ -32,10 +32,12 @@ std::string how_to_get_model(const std::string& model) {
   if (slash == std::string_view::npos || !is_hub_word(name.substr(0, slash)) ||
       !is_hub_word(name.substr(slash + 1)))
     return "";
+  const std::string_view folder = name.substr(slash + 1);
   return cat("; if it is the Hugging Face Hub's ", name,
-             ", download it first (pip install huggingface_hub has hf): hf download ", name,
-             revision.empty() ? "" : cat(" --revision ", revision), " --local-dir ",
-             name.substr(slash + 1));
+             ", download it and give its folder as MODEL (pip install huggingface_hub has hf): "
+             "hf download ",
+             name, revision.empty() ? "" : cat(" --revision ", revision), " --local-dir ", folder,
+             " && shoal serve ", folder);
 }
 
 }  // namespace shoal

@@ -86,8 +86,9 @@ class Errors(harness.TestCase):
 
     def test_what_to_do(self):
         hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
-        download = f"hf download {hub} --local-dir SmolLM2-135M-Instruct"
-        self.assertIn(download, self.error(NO_MODEL, "serve", hub))
+        folder = hub.split("/")[1]
+        download = f"hf download {hub} --local-dir {folder} && shoal serve {folder}\n"
+        self.assertTrue(self.error(NO_MODEL, "serve", hub).endswith(download))
         self.assertIn(download, self.error(NO_MODEL, "tokenize", hub, "--text", "x"))
         self.assertNotIn("hf download", self.error(NO_MODEL, "serve", "/nowhere/x"))
         self.assertIn("did you mean --prompt \"hello there\"?",

@@ -8,14 +8,17 @@ namespace {
 TEST(HubTest, ANameOfTheHubGetsTheLineThatDownloadsIt) {
   EXPECT_EQ(how_to_get_model("HuggingFaceTB/SmolLM2-135M-Instruct"),
             "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct, download it "
-            "first (pip install huggingface_hub has hf): hf download "
-            "HuggingFaceTB/SmolLM2-135M-Instruct --local-dir SmolLM2-135M-Instruct");
+            "and give its folder as MODEL (pip install huggingface_hub has hf): hf download "
+            "HuggingFaceTB/SmolLM2-135M-Instruct --local-dir SmolLM2-135M-Instruct && shoal serve "
+            "SmolLM2-135M-Instruct");
   for (const char* name : {"hf://a/b", "https://huggingface.co/a/b", "hf.co/a/b"})
-    EXPECT_EQ(how_to_get_model(name),
-              "; if it is the Hugging Face Hub's a/b, download it first (pip install "
-              "huggingface_hub has hf): hf download a/b --local-dir b");
+    EXPECT_EQ(
+        how_to_get_model(name),
+        "; if it is the Hugging Face Hub's a/b, download it and give its folder as MODEL "
+        "(pip install huggingface_hub has hf): hf download a/b --local-dir b && shoal serve b");
   for (const char* name : {"a/b:main", "hf://a/b@main"})
-    EXPECT_TRUE(how_to_get_model(name).ends_with("hf download a/b --revision main --local-dir b"))
+    EXPECT_TRUE(how_to_get_model(name).ends_with(
+        ": hf download a/b --revision main --local-dir b && shoal serve b"))
         << name;
   for (const char* path :
        {"", "model", "/models/x", "./x/y", "../x", "a/b/c", "a/", "/a", "a b/c", "a/b\nc", "~/x",
