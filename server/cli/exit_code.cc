@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/terminal.h"
 #include "server/cli/command_io.h"
@@ -72,15 +73,15 @@ ExitCode run_exit_code(Code code, Fault fault) {
   }
 }
 
-/// Writes "shoal: WORD TEXT" to stderr, or with --log-format json a line of the log.
-void say_line(LogLevel level, std::string_view word, Paint paint, std::string_view text) {
+/// Writes the last line of a command, which for a person begins with this label, or with
+/// --log-format json a line of the log.
+void say(LogLevel level, std::string_view label, std::string_view text) {
   if (log_options().format == LogFormat::kJson || level < log_options().level) {
     log_line(level, text, kLastLineMs);
     return;
   }
-  const std::string shown_word = painted(word, paint, wants_colour(STDERR_FILENO));
   // If it is lost, there is no other place to report to.
-  (void)write_stderr(cat("shoal: ", shown_word, " ", text, "\n"), kLastLineMs);
+  (void)write_stderr(cat("shoal: ", label, text, "\n"), kLastLineMs);
 }
 
 }  // namespace
@@ -121,11 +122,18 @@ int report_failure(const Ending& ending) {
 }
 
 void say_error(std::string_view text) {
-  say_line(LogLevel::kError, "error:", Paint::kRed, text);
+  say(LogLevel::kError, painted("error:", Paint::kRed, wants_colour(STDERR_FILENO)) + " ", text);
 }
 
 void say_warning(std::string_view text) {
-  say_line(LogLevel::kWarning, "warning:", Paint::kYellow, text);
+  const std::string label = painted("warning:", Paint::kYellow, wants_colour(STDERR_FILENO));
+  say(LogLevel::kWarning, label + " ", text);
+}
+
+void say_interrupted(size_t come, std::string_view unit) {
+  say(LogLevel::kError, "",
+      come == 0 ? std::string("interrupted")
+                : cat("interrupted after ", counted(come, unit), " of the answer"));
 }
 
 }  // namespace shoal

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <string_view>
 #include <utility>
 
@@ -97,5 +98,10 @@ void say_error(std::string_view text);
 
 /// The same for a warning. Nothing is written if the log has errors alone.
 void say_warning(std::string_view text);
+
+/// Says on stderr that a signal has ended an answer, and how much of it had come, in tokens or
+/// bytes (`unit`): "shoal: interrupted after 3 tokens of the answer". It is no error, because
+/// somebody wanted it so; with --log-format json it is a log line like that of one.
+void say_interrupted(size_t come, std::string_view unit);
 
 }  // namespace shoal

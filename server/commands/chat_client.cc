@@ -267,7 +267,7 @@ Turn Chat::ask() {
 int Chat::one_answer() {
   const Turn turn = ask();
   const ChatAnswer& answer = turn.answer;
-  if (turn.signal != 0) return fail_cancelled(turn.exit_code, answer.text().size(), "byte");
+  if (turn.signal != 0) say_interrupted(answer.text().size(), "byte");
   if (turn.exit_code != kExitOk) return turn.exit_code;
   if (flags_.json) {
     const Status printed = write_stdout(answer.json(flags_.request.logprobs.has_value()));
@@ -285,9 +285,8 @@ bool Chat::take_turn(int* exit_code) {
   const Turn turn = ask();
   const bool stopped = turn.signal == SIGINT && terminal_;
   if (turn.unprinted || (turn.signal != 0 && !stopped)) {
-    *exit_code = turn.signal == 0
-                     ? turn.exit_code
-                     : fail_cancelled(turn.exit_code, turn.answer.text().size(), "byte");
+    if (turn.signal != 0) say_interrupted(turn.answer.text().size(), "byte");
+    *exit_code = turn.exit_code;
     return false;
   }
   if (turn.exit_code == kExitOk || (stopped && !turn.answer.text().empty())) {

@@ -88,7 +88,10 @@ class CancelOnSignal {
       const int code = 128 + static_cast<int>(info.ssi_signo);
       // The first one is being told, or will be, also if its call has ended meanwhile.
       if (std::exchange(interrupted_, code) != 0) ::_exit(code);
-      if (call_ == nullptr) ::_exit(fail(code, "cancelled"));
+      if (call_ == nullptr) {
+        say_interrupted(0, "token");
+        ::_exit(code);
+      }
       call_->TryCancel();
     }
   }
@@ -299,8 +302,10 @@ int conclude(const ClientFlags& flags, const Call& call) {
   const bool line_open = !flags.json && !received.text.empty();
   const Status line_ended = line_open ? write_stdout("\n") : Status();
   if (!line_ended.ok()) return fail_to_write(line_ended);
-  if (call.interrupted != 0)
-    return fail_cancelled(call.interrupted, received.token_ids.size(), "token");
+  if (call.interrupted != 0) {
+    say_interrupted(received.token_ids.size(), "token");
+    return call.interrupted;
+  }
   if (!call.status.ok()) return report_refusal(flags, call.status, received);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
     return fail(received.error.retryable() ? kExitUnavailable : kExitInternal,

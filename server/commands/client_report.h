@@ -50,14 +50,6 @@ inline int fail_late(const ClientFlags& flags, const std::string& come) {
                   " s of --timeout; ", come, " of it came"));
 }
 
-/// Reports an answer that a signal has ended. `come` is how much of it has come, in tokens or
-/// bytes: `unit` is "token" or "byte".
-inline int fail_cancelled(int exit_code, size_t come, std::string_view unit) {
-  return fail(exit_code, come == 0
-                             ? std::string("cancelled")
-                             : cat("cancelled after ", counted(come, unit), " of the answer"));
-}
-
 /// What to add to a refusal that ends by itself, unless the user knows it.
 inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> why) {
   const bool passes = why == NotTaken::kLoading || why == NotTaken::kRestarting;

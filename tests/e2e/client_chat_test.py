@@ -276,7 +276,7 @@ class HalfAnAnswer(harness.TestCase):
                     self.assertEqual(process.wait(), 128 + number)
                     self.assertEqual(process.stdout.read(), b"\n")
                     self.assertEqual(process.stderr.read(),
-                                     b"shoal: error: cancelled after 7 bytes of the answer\n")
+                                     b"shoal: interrupted after 7 bytes of the answer\n")
 
 
 if __name__ == "__main__":

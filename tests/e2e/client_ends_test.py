@@ -45,10 +45,10 @@ class ClientEnds(harness.TestCase):
         client.send_signal(signal.SIGINT)
         self.assertEqual(client.wait(), 130)
         with os.fdopen(unread, "rb") as said:
-            self.assertNotIn(b"cancelled", said.read())
+            self.assertNotIn(b"interrupted", said.read())
         server.kill()
 
-    def test_ctrl_c_cancels_and_says_how_much_has_come(self):
+    def test_ctrl_c_ends_it_without_an_error_and_says_how_much_has_come(self):
         server = self.stuck_server()
         client = server.client(*self.ENDLESS)
         out = harness.Reader(client.stdout)
@@ -56,7 +56,7 @@ class ClientEnds(harness.TestCase):
         client.send_signal(signal.SIGINT)
         self.assertEqual(client.wait(), 130)
         self.assertRegex(client.stderr.read().decode(),
-                         r"\Ashoal: error: cancelled after [1-9]\d* tokens? of the answer\n\Z")
+                         r"\Ashoal: interrupted after [1-9]\d* tokens? of the answer\n\Z")
         self.assertTrue(out.rest().endswith("\n"))
         server.kill()
         # Also while it waits for a server to be ready, when nothing can have come.
@@ -67,7 +67,7 @@ class ClientEnds(harness.TestCase):
                                "its threads")
             waiting.send_signal(number)
             self.assertEqual((waiting.wait(), waiting.communicate()[1]),
-                             (128 + number, b"shoal: error: cancelled\n"))
+                             (128 + number, b"shoal: interrupted\n"))
 
     def test_a_signal_ends_a_chat_that_waits_for_its_server(self):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:
@@ -79,7 +79,7 @@ class ClientEnds(harness.TestCase):
                 harness.wait_until(lambda: "signalfd" in self.descriptors(waiting.pid), "its signals")
                 waiting.send_signal(number)
                 self.assertEqual((waiting.wait(), waiting.communicate()[1]),
-                                 (128 + number, b"shoal: error: cancelled\n"))
+                                 (128 + number, b"shoal: interrupted\n"))
 
     @staticmethod
     def descriptors(pid: int) -> str:

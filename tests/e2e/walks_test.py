@@ -116,7 +116,7 @@ WALKS = {
         # A rank stands still in the middle of the answer, so that it cannot be over too soon.
         Step("SHOAL_TEST_FAULT=0:step-20:stop serve $DEMO -tp 2 --step-timeout 600 > /dev/null; "
              "stream; kill -INT $client; wait $client; code=$?; cat client.log; kill -9 $server; "
-             "exit $code", 130, says=r"cancelled after \d+ tokens? of the answer"),
+             "exit $code", 130, says=r"(?m)^shoal: interrupted after \d+ tokens? of the answer"),
         Step("loading $DEMO; shoal client --server $address --prompt In; "
              "echo '[{\"role\": \"user\", \"content\": \"Who?\"}]' | "
              "shoal client --server $web --messages -; code=$?; kill -9 $server; exit $code", 69,

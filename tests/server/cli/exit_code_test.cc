@@ -178,5 +178,22 @@ TEST(ReportFailureTest, IsALogLineWithJsonLogs) {
   EXPECT_EQ(line->value("message", ""), "INVALID_ARGUMENT: no \"x\"");
 }
 
+TEST(SayInterruptedTest, IsNoErrorForAPersonAndALogLineWithJsonLogs) {
+  const auto said = [](LogFormat format, size_t come) {
+    const LogOptions before = log_options();
+    set_log_options({LogLevel::kWarning, format});
+    testing::internal::CaptureStderr();
+    say_interrupted(come, "token");
+    set_log_options(before);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said(LogFormat::kText, 0), "shoal: interrupted\n");
+  EXPECT_EQ(said(LogFormat::kText, 1), "shoal: interrupted after 1 token of the answer\n");
+  EXPECT_EQ(said(LogFormat::kText, 2), "shoal: interrupted after 2 tokens of the answer\n");
+  const Result<Json> line = parse_json(said(LogFormat::kJson, 2), "stderr");
+  ASSERT_TRUE(line.ok()) << line.status().to_string();
+  EXPECT_EQ(line->value("message", ""), "interrupted after 2 tokens of the answer");
+}
+
 }  // namespace
 }  // namespace shoal

@@ -174,7 +174,8 @@ TEST_F(GrpcClient, ASignalCancelsTheRequest) {
     client.join();
     const std::string err = testing::internal::GetCapturedStderr();
     EXPECT_EQ(exit_code, 128 + signal);
-    EXPECT_NE(err.find("cancelled"), std::string::npos) << err;
+    EXPECT_NE(err.find("shoal: interrupted\n"), std::string::npos) << err;
+    EXPECT_EQ(err.find("error"), std::string::npos) << err;
     workers_.release();
     EXPECT_TRUE(eventually([&] { return idle(); }));
   }
