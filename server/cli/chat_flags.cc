@@ -32,4 +32,21 @@ Status check_chat_flags(const ChatFlags& chat) {
                        "--trust-message-tokens need --messages");
 }
 
+void add_conversation_flag(FlagParser& parser, bool* converses) {
+  parser.add_switch("--chat",
+                    "Talk with the model: each line of stdin is a message, after those of "
+                    "--messages. Ctrl-C stops an answer, Ctrl-D ends",
+                    converses);
+}
+
+Status check_conversation(bool json, const std::optional<std::string>& messages) {
+  if (json)
+    return Status::error(Code::kInvalidArgument,
+                         "--json is for one answer; give it with --messages FILE, without --chat");
+  if (messages == "-")
+    return Status::error(Code::kInvalidArgument,
+                         "--messages - reads stdin, which --chat reads too; name a file");
+  return {};
+}
+
 }  // namespace shoal

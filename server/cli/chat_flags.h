@@ -17,7 +17,13 @@ struct ChatFlags {
 
 void add_chat_flags(FlagParser& parser, ChatFlags* chat);
 
-/// INVALID_ARGUMENT: a flag about the template was given without --messages.
+/// INVALID_ARGUMENT: a flag about the template was given, but there are no messages.
 Status check_chat_flags(const ChatFlags& chat);
+
+/// --chat, which makes a command a conversation on stdin.
+void add_conversation_flag(FlagParser& parser, bool* converses);
+
+/// INVALID_ARGUMENT: a conversation cannot have --json, or these --messages because they are stdin.
+Status check_conversation(bool json, const std::optional<std::string>& messages);
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "server/cli/client_flags.h"
 
+#include "server/cli/chat_flags.h"
 #include "server/cli/flag_setters.h"
 #include "server/cli/flags.h"
 #include "server/cli/shared_flags.h"
@@ -29,10 +30,7 @@ void add_client_flags(FlagParser& parser, ClientFlags* flags) {
   add_client_tls_flags(parser, &flags->tls);
   parser.group("Input and output");
   add_prompt_flags(parser, &flags->request);
-  parser.add_switch("--chat",
-                    "Talk with the model: each line of stdin is a message. Ctrl-C stops an answer, "
-                    "Ctrl-D ends",
-                    &flags->chat);
+  add_conversation_flag(parser, &flags->chat);
   parser.add_value("--messages", path("FILE"),
                    "A JSON list of chat messages to answer, or with --chat to begin with; - is "
                    "stdin",
@@ -53,12 +51,7 @@ Status check_client_flags(ClientFlags* flags) {
   if (flags->kwargs && !chats)
     return Status::error(Code::kInvalidArgument,
                          "--chat-template-kwargs needs --messages or --chat");
-  if (flags->chat && flags->json)
-    return Status::error(Code::kInvalidArgument,
-                         "--json is for one answer; give it with --messages FILE, without --chat");
-  if (flags->chat && flags->messages == "-")
-    return Status::error(Code::kInvalidArgument,
-                         "--messages - reads stdin, which --chat reads too; name a file");
+  if (flags->chat) SHOAL_RETURN_IF_ERROR(check_conversation(flags->json, flags->messages));
   return at_most_one("client", {{"--prompt", flags->request.prompt.has_value()},
                                 {"--prompt-ids", flags->request.prompt_ids.has_value()},
                                 {flags->chat ? "--chat" : "--messages", chats}});

@@ -7,6 +7,7 @@ namespace shoal {
 
 void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
   add_prompt_flags(parser, &flags->request);
+  add_conversation_flag(parser, &flags->converses);
   add_chat_flags(parser, &flags->chat);
   parser.add_value(
       "--jsonl", path("FILE"),
@@ -28,12 +29,16 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
 }
 
 Status check_generate_flags(const GenerateFlags& flags) {
-  SHOAL_RETURN_IF_ERROR(check_chat_flags(flags.chat));
+  if (flags.converses)
+    SHOAL_RETURN_IF_ERROR(check_conversation(flags.json, flags.chat.messages));
+  else
+    SHOAL_RETURN_IF_ERROR(check_chat_flags(flags.chat));
   if (flags.keep_going && !flags.jsonl)
     return Status::error(Code::kInvalidArgument, "--keep-going is only for --jsonl FILE");
   return at_most_one("generate", {{"--prompt", flags.request.prompt.has_value()},
                                   {"--prompt-ids", flags.request.prompt_ids.has_value()},
-                                  {"--messages", flags.chat.messages.has_value()},
+                                  {flags.converses ? "--chat" : "--messages",
+                                   flags.converses || flags.chat.messages.has_value()},
                                   {"--jsonl", flags.jsonl.has_value()}});
 }
 

@@ -7,8 +7,7 @@ namespace shoal {
 
 /// The chats of `shoal client`: one answer to --messages, or with --chat a conversation that is
 /// read from stdin, a message on each line. Speaks HTTP, because the server has the chat template.
-/// api_key: empty for none. Returns main's exit code. Call it before other threads exist, because
-/// it blocks SIGINT and SIGTERM while it runs.
+/// api_key: empty for none. Returns main's exit code.
 int run_chat_client(const ClientFlags& flags, const std::string& api_key);
 
 }  // namespace shoal

@@ -12,19 +12,11 @@ namespace {
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 }  // namespace
 
-Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model) {
-  ChatRequest request;
-  request.add_generation_prompt = !flags.no_generation_prompt;
-  SHOAL_ASSIGN_OR_RETURN(
-      const std::string messages,
-      at(Stage::kRequest, read_input("--messages", *flags.messages, kMaxInputBytes)));
-  SHOAL_ASSIGN_OR_RETURN(
-      request.messages,
-      at(Stage::kRequest, parse_ordered_json(messages, "--messages " + *flags.messages)));
+Staged<ChatPrompts> ChatPrompts::open(const ChatFlags& flags, const std::string& model) {
+  OrderedJson kwargs;
   if (flags.kwargs) {
     SHOAL_ASSIGN_OR_RETURN(
-        request.kwargs,
-        at(Stage::kRequest, parse_ordered_json(*flags.kwargs, "--chat-template-kwargs")));
+        kwargs, at(Stage::kRequest, parse_ordered_json(*flags.kwargs, "--chat-template-kwargs")));
   }
   if (flags.chat_template) {
     // Only whether it can be read, because the flag is to blame if not.
@@ -33,11 +25,27 @@ Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::str
       return at(Stage::kRequest,
                 readable.because_of(Code::kInvalidArgument, "--chat-template cannot be read"));
   }
-  SHOAL_ASSIGN_OR_RETURN(const ChatTemplate chat,
+  SHOAL_ASSIGN_OR_RETURN(ChatTemplate chat,
                          at(Stage::kModel, ChatTemplate::load(model, flags.chat_template)));
-  Result<RenderedPrompt, RenderError> prompt = chat.render(request, {.now_s = std::time(nullptr)});
+  return ChatPrompts(std::move(chat), std::move(kwargs), !flags.no_generation_prompt);
+}
+
+Staged<RenderedPrompt> ChatPrompts::render(OrderedJson messages) const {
+  const ChatRequest request{std::move(messages), kwargs_, add_generation_prompt_};
+  Result<RenderedPrompt, RenderError> prompt = chat_.render(request, {.now_s = std::time(nullptr)});
   if (!prompt.ok()) return at(Stage::kRequest, prompt.error().status);
   return std::move(prompt).value();
+}
+
+Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model) {
+  SHOAL_ASSIGN_OR_RETURN(
+      const std::string text,
+      at(Stage::kRequest, read_input("--messages", *flags.messages, kMaxInputBytes)));
+  SHOAL_ASSIGN_OR_RETURN(
+      OrderedJson messages,
+      at(Stage::kRequest, parse_ordered_json(text, "--messages " + *flags.messages)));
+  SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts, ChatPrompts::open(flags, model));
+  return prompts.render(std::move(messages));
 }
 
 Staged<std::vector<int32_t>> encode_chat_prompt(const ChatFlags& flags,

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/chat_template.h"
@@ -10,9 +11,26 @@
 
 namespace shoal {
 
-/// The prompt that the template of `model`, or the one that the flags name, makes of the messages.
-/// Files and messages that cannot be used, and what the template refuses, are errors of the
+/// Makes prompts of conversations with the template of a model, or with the one that the flags
+/// name. Files and messages that cannot be used, and what the template refuses, are errors of the
 /// request. A template that does not parse, or that is missing, is one of the model.
+class ChatPrompts {
+ public:
+  static Staged<ChatPrompts> open(const ChatFlags& flags, const std::string& model);
+  Staged<RenderedPrompt> render(OrderedJson messages) const;
+
+ private:
+  ChatPrompts(ChatTemplate chat, OrderedJson kwargs, bool add_generation_prompt)
+      : chat_(std::move(chat)),
+        kwargs_(std::move(kwargs)),
+        add_generation_prompt_(add_generation_prompt) {}
+
+  ChatTemplate chat_;
+  OrderedJson kwargs_;
+  bool add_generation_prompt_;
+};
+
+/// The prompt of the messages in the file that the flags name. Errors: those of ChatPrompts.
 /// Precondition: the flags have messages.
 Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model);
 

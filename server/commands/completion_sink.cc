@@ -28,12 +28,20 @@ void CompletionSink::on_end(OutputEnd end) {
 }
 
 bool CompletionSink::wait_text(std::string* text) {
-  std::unique_lock lock(mutex_);
-  wait_until_ready(changed_, lock,
-                   [this] { return ended_ || completion_.text.size() > returned_; });
-  *text = completion_.text.substr(returned_);
-  returned_ = completion_.text.size();
+  {
+    std::unique_lock lock(mutex_);
+    wait_until_ready(changed_, lock,
+                     [this] { return ended_ || completion_.text.size() > returned_; });
+  }
+  *text = take_text();
   return !text->empty();
+}
+
+std::string CompletionSink::take_text() {
+  const std::lock_guard lock(mutex_);
+  std::string text = completion_.text.substr(returned_);
+  returned_ = completion_.text.size();
+  return text;
 }
 
 bool CompletionSink::ended_by(Deadline deadline) {

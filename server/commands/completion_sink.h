@@ -20,6 +20,8 @@ class CompletionSink : public OutputSink {
   /// Waits for text that has not been returned yet. Returns false once the request has ended and no
   /// text is left.
   bool wait_text(std::string* text);
+  /// The text that has not been returned yet, without waiting for any.
+  std::string take_text();
   /// Waits until the request ends. Returns false if it has not by then.
   bool ended_by(Deadline deadline);
   /// Waits until the request ends, and returns its whole output. Call it once.

@@ -12,6 +12,7 @@
 #include "server/commands/chat_prompt.h"
 #include "server/commands/commands.h"
 #include "server/commands/completion_sink.h"
+#include "server/commands/generate_chat.h"
 #include "server/commands/request_lines.h"
 #include "server/commands/stdin_prompt.h"
 #include "server/host/device_plan.h"
@@ -32,7 +33,8 @@ Result<std::vector<RequestLine>> read_requests(const GenerateFlags& flags) {
   if (flags.jsonl) return read_request_lines(*flags.jsonl, flags.request, LineKind::kRequest);
   std::vector<RequestLine> requests(1);
   requests[0].request = flags.request;
-  SHOAL_RETURN_IF_ERROR(take_stdin_prompt("generate", "--prompt, --prompt-ids, --messages, --jsonl",
+  SHOAL_RETURN_IF_ERROR(take_stdin_prompt("generate",
+                                          "--prompt, --prompt-ids, --chat, --messages, --jsonl",
                                           flags.chat.messages.has_value(), &requests[0].request));
   return requests;
 }
@@ -138,8 +140,8 @@ void hint_at_chats(const GenerateFlags& flags, const Completion& completion) {
   if (!ended_at_once || flags.chat.messages || flags.request.prompt_ids) return;
   if (!ChatTemplate::load(flags.engine.model).ok()) return;
   (void)write_stderr(
-      "shoal generate: the answer is empty; this model is for chats, and answers to --messages FILE "
-      "(- is stdin), a list as [{\"role\": \"user\", \"content\": \"Hello\"}]\n");
+      "shoal generate: the answer is empty; this model is for chats, and answers to --chat, or to "
+      "--messages FILE (- is stdin), a list as [{\"role\": \"user\", \"content\": \"Hello\"}]\n");
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
@@ -306,7 +308,7 @@ Staged<int> generate(GenerateFlags flags) {
 }  // namespace
 
 int run_generate(const GenerateFlags& flags) {
-  const Staged<int> code = generate(flags);
+  const Staged<int> code = flags.converses ? generate_chat(flags) : generate(flags);
   return code.ok() ? *code : report_failure(code.error());
 }
 

@@ -1,12 +1,9 @@
 """`shoal client` with chats: --messages, and --chat through a pipe and on a terminal."""
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
 import tempfile
-import termios
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,7 +11,8 @@ from unittest import mock
 
 import harness
 import http_client
-from harness import UNAVAILABLE, USAGE, wait_until
+from harness import UNAVAILABLE, USAGE
+from terminal import Terminal
 
 INTERRUPTED = 130
 
@@ -127,43 +125,6 @@ class Answers(ChatCase):
             self.assertNotIn("s3cret", err)
 
 
-class Terminal:
-    """`shoal client` on a terminal of its own, as a user has it."""
-
-    def __init__(self, *flags):
-        self.end, inner = pty.openpty()
-
-        def take_terminal():
-            fcntl.ioctl(inner, termios.TIOCSCTTY, 0)
-
-        self.process = harness.start("client", *flags, stdin=inner, stdout=inner, stderr=inner,
-                                     preexec_fn=take_terminal)
-        os.close(inner)
-        self.shown = ""
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        try:
-            while data := os.read(self.end, 4096):
-                self.shown += data.decode(errors="replace").replace("\r\n", "\n")
-        except OSError:
-            pass  # the other end is closed
-
-    def type(self, text: str):
-        os.write(self.end, text.encode())
-
-    def wait_for(self, pattern: str):
-        wait_until(lambda: re.search(pattern, self.shown, re.DOTALL),
-                   f"{pattern!r} in {self.shown!r}")
-
-    def code(self) -> int:
-        code = self.process.wait()
-        self.reader.join(harness.GUARD)
-        os.close(self.end)
-        return code
-
-
 class OnATerminal(ChatCase):
     FLAGS = ("--api-key", "s3cret", "--max-model-len", 512)
 
@@ -173,7 +134,7 @@ class OnATerminal(ChatCase):
         with harness.planted("0:step-60:stop"):
             self.server = self.serve(harness.DEMO, *self.FLAGS, "--step-timeout", 5 * harness.GUARD)
         self.flags = ("--server", self.server.wait_ready()["http"], *self.flags[2:])
-        terminal = Terminal(*self.flags, "--chat", "--ignore-eos", "--seed", 7)
+        terminal = Terminal("client", *self.flags, "--chat", "--ignore-eos", "--seed", 7)
         terminal.wait_for("> $")
         terminal.type("In the beginning\n")
         terminal.wait_for(r"beginning\n.{20}")
@@ -188,7 +149,7 @@ class OnATerminal(ChatCase):
         self.assertEqual(terminal.code(), 0)
 
     def test_ctrl_c_twice_ends(self):
-        terminal = Terminal(*self.flags, "--chat")
+        terminal = Terminal("client", *self.flags, "--chat")
         terminal.wait_for("> $")
         terminal.type("\x03")
         terminal.wait_for("once more, ends")
@@ -196,7 +157,7 @@ class OnATerminal(ChatCase):
         self.assertEqual(terminal.code(), INTERRUPTED)
 
     def test_an_error_is_shown_and_the_next_question_asked(self):
-        terminal = Terminal("--server", "127.0.0.1:1", "--chat")
+        terminal = Terminal("client", "--server", "127.0.0.1:1", "--chat")
         terminal.wait_for("> $")
         terminal.type("Hello\n")
         terminal.wait_for(r"shoal: (\x1b\[1;31m)?error:(\x1b\[0m)? no server answers at 127\.0\.0\.1:1.*\n> $")

@@ -3,6 +3,7 @@ import contextlib
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import harness
 from harness import UNAVAILABLE
@@ -76,19 +77,16 @@ class ClientEnds(harness.TestCase):
             for number in (signal.SIGINT, signal.SIGTERM):
                 waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600,
                                         "--messages", messages.name)
-                harness.wait_until(lambda: "signalfd" in self.descriptors(waiting.pid), "its signals")
+                harness.wait_until(lambda: self.handles(waiting.pid, signal.SIGTERM), "its handlers")
                 waiting.send_signal(number)
                 self.assertEqual((waiting.wait(), waiting.communicate()[1]),
                                  (128 + number, b"shoal: interrupted\n"))
 
     @staticmethod
-    def descriptors(pid: int) -> str:
-        """What the process has open, in words of the kernel."""
-        names = []
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                names.append(os.readlink(f"/proc/{pid}/fd/{number}"))
-        return " ".join(names)
+    def handles(pid: int, number: int) -> bool:
+        """Whether the process has a handler for the signal."""
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
 
 
 if __name__ == "__main__":

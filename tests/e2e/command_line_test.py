@@ -143,8 +143,8 @@ class Examples(harness.TestCase):
                             command["name"] == "serve" and "--print-config" not in words):
                         continue
                     code = (0, 1) if command["name"] == "doctor" else (0,)
-                    process = harness.start(*words, cwd=here)
-                    out, err = process.communicate()
+                    process = harness.start(*words, cwd=here, stdin=-1)
+                    out, err = process.communicate(b"Hello\n")
                     self.assertIn(process.returncode, code, f"{words}: {err.decode()}")
                     self.assertNotEqual((out, "--out" in words), (b"", False), words)
                     ran += 1
@@ -273,7 +273,7 @@ class EmptyAnswers(harness.TestCase):
 
     def test_generate(self):
         hint = "shoal generate: the answer is empty; this model is for chats, and answers to " \
-               '--messages FILE (- is stdin), a list as [{"role": "user", "content": "Hello"}]\n'
+               '--chat, or to --messages FILE (- is stdin), a list as [{"role": "user", "content": "Hello"}]\n'
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", hint))
         self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], "")
         (self.model / "chat_template.jinja").unlink()

@@ -106,7 +106,10 @@ WALKS = {
              "--temperature 0 --max-tokens 1 --json | "
              "sed 's/.*\"token_ids\":.\\([0-9]*\\).*/\\1/') && "
              "echo \"{\\\"eos_token_id\\\": $id}\" > chat/generation_config.json; "
-             "shoal generate chat --prompt 'In the' --temperature 0", says="answers to --messages"),
+             "shoal generate chat --prompt 'In the' --temperature 0",
+             says="answers to --chat, or to --messages"),
+        Step("printf 'Who was the king?\\nAnd then?\\n' | shoal generate $DEMO --chat "
+             "--max-tokens 12", says=r"\A.*\w.*\n"),
         Step("serve chat > /dev/null; shoal client --server $address --prompt 'In the' "
              "--temperature 0; echo 'Who was the king?' | shoal client --server $web --chat "
              "--max-tokens 12; stop", says="a model for chats answers to --chat or --messages"),
