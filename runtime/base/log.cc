@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <iterator>
 #include <mutex>
 #include <unistd.h>
 
@@ -91,17 +94,35 @@ size_t utf8_length(std::string_view text, size_t at) {
   return length;
 }
 
-std::string format_line(LogLevel level, std::string_view text) {
+/// The value as JSON. What JSON has no word for, NaN and infinities, is null.
+std::string json_of(const LogValue& value) {
+  if (const auto* text = std::get_if<std::string_view>(&value))
+    return cat('"', json_escape(*text), '"');
+  if (const auto* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
+  if (const auto* so = std::get_if<bool>(&value)) return *so ? "true" : "false";
+  const auto* number = std::get_if<double>(&value);
+  if (number == nullptr || !std::isfinite(*number)) return "null";
+  char digits[32];  // the fewest that read back as the same number
+  return {digits, std::to_chars(digits, std::end(digits), *number).ptr};
+}
+
+std::string json_line(LogLevel level, std::string_view text, LogFields fields) {
   const int rank = process_rank();
-  if (g_options.format == LogFormat::kText) {
-    return cat(is_terminal(STDERR_FILENO) ? time_of_day() : timestamp(), " ", shown_level(level),
-               " ", rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(),
-               "] ", text, "\n");
-  }
   std::string line = cat("{\"time\":\"", timestamp(), "\",\"level\":\"", level_name(level),
                          "\",\"process\":\"", rank == kFrontRank ? "front" : "worker", "\",");
   if (rank != kFrontRank) line += cat("\"rank\":", rank, ",");
-  return line + cat("\"pid\":", getpid(), ",\"message\":\"", json_escape(text), "\"}\n");
+  line += cat("\"pid\":", getpid(), ",\"message\":\"", json_escape(text), "\"");
+  for (const LogField& field : fields)
+    line += cat(",\"", field.name.text, "\":", json_of(field.value));
+  return line + "}\n";
+}
+
+std::string format_line(LogLevel level, std::string_view text, LogFields fields) {
+  if (g_options.format == LogFormat::kJson) return json_line(level, text, fields);
+  const int rank = process_rank();
+  return cat(is_terminal(STDERR_FILENO) ? time_of_day() : timestamp(), " ", shown_level(level), " ",
+             rank == kFrontRank ? std::string("front") : cat("rank ", rank), " [", getpid(), "] ",
+             text, "\n");
 }
 
 /// Everything that this process writes to stderr goes through here.
@@ -118,7 +139,10 @@ struct Stderr {
     const std::string text =
         cat(counted(lines, "log line was", "log lines were"),
             " lost: ", why_lost == EAGAIN ? "nobody read them" : ::strerror(why_lost));
-    if (!writer.write(format_line(LogLevel::kWarning, text), wait_ms)) return false;
+    if (!writer.write(
+            format_line(LogLevel::kWarning, text, {{"event", "lost_lines"}, {"lines", lines}}),
+            wait_ms))
+      return false;
     lost = 0;
     return true;
   }
@@ -181,9 +205,9 @@ std::string explained(const Status& status, size_t max_bytes) {
   return whole ? status.to_string(max_bytes) : status.plain_text(max_bytes);
 }
 
-void log_line(LogLevel level, std::string_view text, int64_t wait_ms) {
+void log_line(LogLevel level, std::string_view text, LogFields fields, int64_t wait_ms) {
   if (level < g_options.level) return;
-  const std::string line = format_line(level, text);
+  const std::string line = format_line(level, text, fields);
   Stderr& output = stderr_of_process();
   const std::lock_guard lock(output.mutex);
   if (output.lost == 0) wait_ms = std::max(wait_ms, kSlowReaderMs);

@@ -1,8 +1,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <variant>
 
 namespace shoal {
 
@@ -31,16 +33,49 @@ inline constexpr int64_t kSlowReaderMs = 20;
 /// --log-level debug or --log-format json the whole to_string(), at most max_bytes long.
 std::string explained(const Status& status, size_t max_bytes = 1900);
 
+/// The members that every line has as JSON.
+inline constexpr std::string_view kLogMembers[] = {"time", "level", "process",
+                                                   "rank", "pid",   "message"};
+
+/// The name of a fact. That of a member that every line has does not compile.
+struct LogName {
+  consteval LogName(const char* name) : text(name) {  // a literal becomes a name by itself
+    for (const std::string_view taken : kLogMembers)
+      if (text == taken) throw "every line has a member of this name";
+  }
+  std::string_view text;
+};
+
+/// Nothing (null), a text, a number, or whether something is so.
+using LogValue = std::variant<std::monostate, std::string_view, int64_t, double, bool>;
+
+/// A fact that a line tells, for programs. A text is only looked at until the line is written.
+struct LogField {
+  LogName name;
+  LogValue value;
+};
+
+/// The first one is "event", which names the kind of line. docs/json.md lists them all.
+using LogFields = std::initializer_list<LogField>;
+
+/// The value; null if there is none.
+template <typename Optional>
+LogValue value_or_null(const Optional& value) {
+  return value ? LogValue(*value) : LogValue();
+}
+
 /// Writes one line, unless `level` is below the one that is set: time (UTC, microseconds), level,
 /// process (front or rank N, and pid) and text. Thread-safe. The formats are
 /// `2026-11-21T03:43:00.123456Z INFO rank 1 [4711] loading 40 %` and {"time":..., "level":...,
-/// "process":"worker", "rank":..., "pid":..., "message":...}, where the front has no "rank". On a
-/// terminal the text has the local time of day instead, as 03:43:00.123, and may have colours.
+/// "process":"worker", "rank":..., "pid":..., "message":...}, where the front has no "rank", and
+/// the fields follow the message. On a terminal the text has the local time of day instead, as
+/// 03:43:00.123, and may have colours. It has no fields, because its words say all of them that a
+/// person needs.
 ///
 /// It never waits longer than kSlowReaderMs, or wait_ms if that is more. If nobody reads stderr, or
 /// its file is full, the line is lost and counted, because a stuck reader must not stop a step or a
 /// recovery. Once there is room again, a line says how many were lost.
-void log_line(LogLevel level, std::string_view text, int64_t wait_ms = 0);
+void log_line(LogLevel level, std::string_view text, LogFields fields = {}, int64_t wait_ms = 0);
 
 /// Says how many lines were lost, if some were and there is room now. For code that runs again and
 /// again, because the next line may be hours away. Costs nothing if no line was lost.
@@ -50,17 +85,17 @@ void log_lost_lines();
 /// wait_ms. False: it is lost.
 bool write_stderr(std::string_view text, int64_t wait_ms = 0);
 
-inline void log_debug(std::string_view text) {
-  log_line(LogLevel::kDebug, text);
+inline void log_debug(std::string_view text, LogFields fields = {}) {
+  log_line(LogLevel::kDebug, text, fields);
 }
-inline void log_info(std::string_view text) {
-  log_line(LogLevel::kInfo, text);
+inline void log_info(std::string_view text, LogFields fields = {}) {
+  log_line(LogLevel::kInfo, text, fields);
 }
-inline void log_warning(std::string_view text) {
-  log_line(LogLevel::kWarning, text);
+inline void log_warning(std::string_view text, LogFields fields = {}) {
+  log_line(LogLevel::kWarning, text, fields);
 }
-inline void log_error(std::string_view text) {
-  log_line(LogLevel::kError, text);
+inline void log_error(std::string_view text, LogFields fields = {}) {
+  log_line(LogLevel::kError, text, fields);
 }
 
 /// The text escaped for JSON, without quotes. Bytes that are not UTF-8 become U+FFFD.

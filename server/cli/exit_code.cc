@@ -77,7 +77,7 @@ ExitCode run_exit_code(Code code, Fault fault) {
 /// --log-format json a line of the log.
 void say(LogLevel level, std::string_view label, std::string_view text) {
   if (log_options().format == LogFormat::kJson || level < log_options().level) {
-    log_line(level, text, kLastLineMs);
+    log_line(level, text, {}, kLastLineMs);
     return;
   }
   // If it is lost, there is no other place to report to.

@@ -1,6 +1,10 @@
 #include "runtime/base/log.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <gtest/gtest.h>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -84,6 +88,46 @@ TEST_F(LogTest, JsonLineReadsBack) {
   EXPECT_EQ(
       (*json)["message"],
       "quote \" backslash \\ newline \n tab \t bell \a bytes \xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD \xE2\x82\xAC");
+}
+
+TEST_F(LogTest, FieldsAreMembersOfTheJsonLine) {
+  const std::string text = "a \" \n \x01 \xFF";
+  const std::optional<double> known = 0.1, unknown;
+  const auto log = [&] {
+    log_info("done", {{"event", "test"},
+                      {"text", text},
+                      {"made", cat(text, "!")},
+                      {"least", INT64_MIN},
+                      {"int32", int32_t{-7}},
+                      {"yes", true},
+                      {"no", false},
+                      {"known", value_or_null(known)},
+                      {"unknown", value_or_null(unknown)},
+                      {"tiny", 5e-324},
+                      {"whole", 3.0},
+                      {"nan", std::nan("")},
+                      {"infinite", -HUGE_VAL}});
+  };
+  EXPECT_TRUE(written_by(log).ends_with("] done\n"));
+  set_log_options({.format = LogFormat::kJson});
+  const std::string line = written_by(log);
+  const std::string bad = "\xEF\xBF\xBD";
+  const std::string shown = "a \\\" \\n \\u0001 " + bad;
+  EXPECT_EQ(
+      line.substr(std::min(line.find("\"message\""), line.size())),
+      cat("\"message\":\"done\",\"event\":\"test\",\"text\":\"", shown, "\",\"made\":\"", shown,
+          "!\",\"least\":-9223372036854775808,\"int32\":-7,\"yes\":true,\"no\":false,"
+          "\"known\":0.1,\"unknown\":null,\"tiny\":5e-324,\"whole\":3,\"nan\":null,"
+          "\"infinite\":null}\n"));
+  const Result<Json> json = parse_json(line, "line", {.distinct_names = true});
+  ASSERT_TRUE(json.ok()) << json.status().to_string();
+  EXPECT_EQ((*json)["text"], "a \" \n \x01 " + bad);
+  EXPECT_EQ((*json)["tiny"], 5e-324);
+}
+
+TEST_F(LogTest, FieldsOfALineBelowTheLevelAreDroppedWithIt) {
+  set_log_options({.level = LogLevel::kWarning, .format = LogFormat::kJson});
+  EXPECT_EQ(written_by([] { log_info("a", {{"event", "test"}}); }), "");
 }
 
 TEST_F(LogTest, LinesOfThreadsStayWhole) {
