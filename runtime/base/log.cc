@@ -200,6 +200,10 @@ std::string json_escape(std::string_view text) {
   return out;
 }
 
+LogValue milliseconds_of(std::optional<double> seconds) {
+  return seconds ? LogValue(std::round(*seconds * 1e6) / 1e3) : LogValue();
+}
+
 std::string explained(const Status& status, size_t max_bytes) {
   const bool whole = g_options.level == LogLevel::kDebug || g_options.format == LogFormat::kJson;
   return whole ? status.to_string(max_bytes) : status.plain_text(max_bytes);

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -63,6 +64,9 @@ template <typename Optional>
 LogValue value_or_null(const Optional& value) {
   return value ? LogValue(*value) : LogValue();
 }
+
+/// A time in seconds as milliseconds with at most three decimals; null if there is none.
+LogValue milliseconds_of(std::optional<double> seconds);
 
 /// Writes one line, unless `level` is below the one that is set: time (UTC, microseconds), level,
 /// process (front or rank N, and pid) and text. Thread-safe. The formats are

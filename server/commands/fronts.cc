@@ -45,18 +45,47 @@ std::string shown_id(std::string id) {
   return id;
 }
 
+LogValue method_name(HttpMethod method) {
+  switch (method) {
+    case HttpMethod::kGet:
+      return "GET";
+    case HttpMethod::kHead:
+      return "HEAD";
+    case HttpMethod::kPost:
+      return "POST";
+    case HttpMethod::kOptions:
+      return "OPTIONS";
+    case HttpMethod::kOther:
+      break;
+  }
+  return {};
+}
+
 /// One line for each request, without any of its text. Probes come every few seconds, so that they
 /// are only for those who look for them.
 void log_call(const CallRecord& call) {
   const CallSummary& summary = call.summary;
   const bool probe = call.route == HttpRoute::kHealth || call.route == HttpRoute::kLive ||
                      call.route == HttpRoute::kMetrics;
-  log_line(probe ? LogLevel::kDebug : LogLevel::kInfo,
-           cat("http ", route_name(call.route), ": status ",
-               call.status == 0 ? "none, the client left" : cat(call.status), ", ",
-               summary.prompt_tokens, " + ", summary.output_tokens, " tokens, ", call.bytes,
-               " bytes, ", milliseconds(call.seconds), " ms",
-               summary.request_id.empty() ? "" : cat(", request ", shown_id(summary.request_id))));
+  const std::string id = shown_id(summary.request_id);
+  log_line(
+      probe ? LogLevel::kDebug : LogLevel::kInfo,
+      cat("http ", route_name(call.route), ": status ",
+          call.status == 0 ? "none, the client left" : cat(call.status), ", ",
+          summary.prompt_tokens, " + ", summary.output_tokens, " tokens, ", call.bytes, " bytes, ",
+          milliseconds(call.seconds), " ms", id.empty() ? "" : cat(", request ", id)),
+      {{"event", "http_request"},
+       {"method", method_name(call.method)},
+       {"route", route_name(call.route)},
+       {"status", call.status == 0 ? LogValue() : call.status},
+       {"request_id", id.empty() ? LogValue() : id},
+       {"finish", summary.finish ? LogValue(end_name(*summary.finish)) : LogValue()},
+       {"prompt_tokens", summary.prompt_tokens},
+       {"completion_tokens", summary.output_tokens},
+       {"queue_ms", milliseconds_of(summary.queue_s)},
+       {"first_token_ms", milliseconds_of(summary.first_token_s)},
+       {"took_ms", milliseconds_of(call.seconds)},
+       {"answer_bytes", static_cast<int64_t>(call.bytes)}});
 }
 
 HttpServerOptions http_options(const ServeFlags& flags, std::shared_ptr<const HttpParts> parts,

@@ -10,6 +10,7 @@
 #include "server/facades/infer_dialect.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/wire_message.h"
+#include "server/intake/request_log.h"
 #include "server/serving/front_call.h"
 
 namespace shoal {
@@ -184,18 +185,13 @@ std::optional<AnswerMessage> InferStream::Item::next() {
   return answer_->next(stream_->parts_.state->draining());
 }
 
-/// One line for each request, without any of its text.
 void InferStream::Item::log_end() const {
   const OutputEnd* end = answer_ ? answer_->end() : nullptr;
   const Code code = failure_         ? static_cast<Code>(failure_->error_code())
                     : end == nullptr ? Code::kCancelled
                                      : end->status.code();
-  const auto took = RunningClock::now() - begun_;
-  log_info(cat("grpc ModelStreamInfer: status ", code_name(code), ", ",
-               end != nullptr ? end->prompt_tokens : 0, " + ",
-               end != nullptr ? end->completion_tokens : 0, " tokens, ",
-               std::chrono::duration_cast<std::chrono::milliseconds>(took).count(), " ms",
-               request_ ? cat(", request ", request_->id()) : std::string()));
+  log_request_end("grpc", "ModelStreamInfer", code, end, RunningClock::now() - begun_,
+                  request_.get());
 }
 
 InferStream::Reactor* InferStream::start(grpc::CallbackServerContext* context,

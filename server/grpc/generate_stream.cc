@@ -5,6 +5,7 @@
 
 #include "runtime/base/log.h"
 #include "server/grpc/grpc_status.h"
+#include "server/intake/request_log.h"
 
 namespace shoal {
 
@@ -187,15 +188,9 @@ void GenerateStream::refuse(const RefusedRequest& why) {
   finish(to_grpc_status(why, dialect_->field_path(why.error.field)));
 }
 
-/// One line for each request, without any of its text.
 void GenerateStream::log_end() const {
-  const OutputEnd* end = answer_ ? answer_->end() : nullptr;
-  const auto took = RunningClock::now() - begun_;
-  log_info(cat("grpc ", dialect_->method(), ": status ", code_name(static_cast<Code>(code_)), ", ",
-               end != nullptr ? end->prompt_tokens : 0, " + ",
-               end != nullptr ? end->completion_tokens : 0, " tokens, ",
-               std::chrono::duration_cast<std::chrono::milliseconds>(took).count(), " ms",
-               request_ ? cat(", request ", request_->id()) : std::string()));
+  log_request_end("grpc", dialect_->method(), static_cast<Code>(code_),
+                  answer_ ? answer_->end() : nullptr, RunningClock::now() - begun_, request_.get());
 }
 
 grpc::Status GenerateStream::gone_status() const {

@@ -25,6 +25,10 @@ size_t answer_bytes(const ApiRequest& request, const ServedModel& model) {
   return bytes;
 }
 
+void take_earlier(const std::optional<double>& time, std::optional<double>* earliest) {
+  if (time && (!*earliest || *time < **earliest)) *earliest = time;
+}
+
 }  // namespace
 
 struct GenerateExchange::Running {
@@ -280,9 +284,13 @@ CallSummary GenerateExchange::summary() const {
   if (!running) return {.request_id = header_id_};
   CallSummary summary{.request_id = header_id_.empty() ? running->id : header_id_};
   if (!running->submitted) return summary;
+  summary.finish = running->choices.front().end.how;
   for (const AnswerChoice& choice : running->choices) {
     summary.prompt_tokens += choice.prompt_tokens;
     summary.output_tokens += choice.output_tokens;
+    if (choice.end.how != summary.finish) summary.finish = std::nullopt;
+    take_earlier(choice.end.queue_s, &summary.queue_s);
+    take_earlier(choice.end.first_token_s, &summary.first_token_s);
   }
   return summary;
 }

@@ -1,8 +1,11 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/serving/request_figures.h"
 
 namespace shoal {
 
@@ -45,6 +48,10 @@ struct CallSummary {
   std::string request_id = {};  ///< the client's, or the one that was made for it
   int prompt_tokens = 0;
   int output_tokens = 0;
+  /// How its choices have ended; nullopt if one has not, or not all in the same way.
+  std::optional<RequestEnd> finish = {};
+  /// As in RequestTimes, of the choice that was the first to have one.
+  std::optional<double> queue_s = {}, first_token_s = {};
 };
 
 }  // namespace shoal

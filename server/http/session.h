@@ -21,10 +21,11 @@ struct SessionLimits {
 /// What one call came to, for the log and the metrics.
 struct CallRecord {
   HttpRoute route = HttpRoute::kUnknown;
+  HttpMethod method = HttpMethod::kOther;
   int status = 0;  ///< 0: the client left before there was an answer
   double seconds = 0;
   size_t bytes = 0;  ///< of the answer
-  CallSummary summary;
+  CallSummary summary = {};
 };
 
 struct SessionContext {

@@ -26,10 +26,6 @@ std::string_view route_of(std::string_view path) {
   return path.starts_with(kModels) ? kOneModel : kOther;
 }
 
-/// By RequestEnd, in vLLM's words.
-constexpr std::array<const char*, kRequestEnds> kFinishedReasons = {"stop", "length", "abort",
-                                                                    "error"};
-
 const char* fault_label(Fault fault) {
   switch (fault) {
     case Fault::kOwn:
@@ -76,7 +72,7 @@ void add_requests(const RequestCounts& counts, const FamilyList::Labels& engine,
   list->add(Metric::kGenerationTokens, static_cast<double>(counts.generation_tokens), engine);
   for (size_t i = 0; i < kRequestEnds; ++i) {
     FamilyList::Labels labels = engine;
-    labels.emplace_back("finished_reason", kFinishedReasons[i]);
+    labels.emplace_back("finished_reason", end_name(static_cast<RequestEnd>(i)));
     list->add(Metric::kRequestSuccess, static_cast<double>(counts.ended[i]), labels);
   }
   list->add(Metric::kTimeToFirstToken, counts.time_to_first_token, engine);

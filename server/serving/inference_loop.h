@@ -35,6 +35,9 @@ struct OutputEnd {
   std::string stop_text;  ///< the stop string that matched, if one did
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
+  /// As the metrics count it. Nullopt: it was refused.
+  std::optional<RequestEnd> how = {};
+  std::optional<double> queue_s = {}, first_token_s = {};  ///< as in RequestTimes
 };
 
 /// Receives a request's output. It is called by the loop's thread, or by the one that calls

@@ -39,6 +39,30 @@ double seconds(Clock::duration time) {
 
 }  // namespace
 
+const char* end_name(RequestEnd how) {
+  switch (how) {
+    case RequestEnd::kStop:
+      return "stop";
+    case RequestEnd::kLength:
+      return "length";
+    case RequestEnd::kAbort:
+      return "abort";
+    case RequestEnd::kError:
+      return "error";
+  }
+  return "unknown";
+}
+
+std::optional<double> RequestTimes::queue_s() const {
+  if (!begun) return std::nullopt;
+  return seconds(*begun - queued);
+}
+
+std::optional<double> RequestTimes::first_token_s() const {
+  if (!first_token) return std::nullopt;
+  return seconds(*first_token - arrived);
+}
+
 RequestCounts::RequestCounts(int32_t max_model_len)
     : time_to_first_token(kFirstTokenBounds),
       inter_token(kTokenBounds),
@@ -64,8 +88,8 @@ void RequestCounts::token(RequestTimes* times, int32_t prompt, Clock::time_point
     inter_token.add(seconds(now - *times->last_token));
   } else {
     prompt_tokens += prompt;
-    time_to_first_token.add(seconds(now - times->arrived));
     times->first_token = now;
+    time_to_first_token.add(*times->first_token_s());
   }
   times->last_token = now;
 }
@@ -77,7 +101,7 @@ void RequestCounts::end(RequestEnd how, const RequestTimes& times, int32_t promp
   if (!by_itself || !times.begun || !times.first_token) return;
   const double decoding = seconds(*times.last_token - *times.first_token);
   whole.add(seconds(now - times.arrived));
-  queue.add(seconds(*times.begun - times.queued));
+  queue.add(*times.queue_s());
   prefill.add(seconds(*times.first_token - *times.begun));
   decode.add(decoding);
   if (output > 1) per_output_token.add(decoding / (output - 1));

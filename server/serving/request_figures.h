@@ -19,6 +19,9 @@ enum class RequestEnd {
 };
 inline constexpr size_t kRequestEnds = 4;
 
+/// "stop", "length", "abort" or "error", in vLLM's words.
+const char* end_name(RequestEnd how);
+
 /// The moments of one request, by the clock that its client waits by. A restart of its ranks
 /// changes none of them, because the client has waited for that too.
 struct RequestTimes {
@@ -27,6 +30,11 @@ struct RequestTimes {
   std::optional<Clock::time_point> begun;  ///< its first step that has ended well began
   std::optional<Clock::time_point> first_token, last_token;
   bool lost = false;  ///< what was computed of it was lost, and it has had no token since
+
+  /// How long it waited for its first step, and its client for the first token, in seconds. Nullopt
+  /// if it had none.
+  std::optional<double> queue_s() const;
+  std::optional<double> first_token_s() const;
 };
 
 /// What is counted about requests and steps since the start. Lengths are in tokens, times in

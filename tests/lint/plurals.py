@@ -20,8 +20,7 @@ PLURALS = {
     "runtime/transport/rungs/nccl_rungs.cc: ranks": "of those that share, which are two or more",
     "server/commands/fronts.cc: tokens": 'of two numbers: "5 + 12 tokens"',
     "server/commands/needs_table.cc: ranks": "of a list that begins at 2",
-    "server/facades/infer_stream.cc: tokens": 'of two numbers: "5 + 12 tokens"',
-    "server/grpc/generate_stream.cc: tokens": 'of two numbers: "5 + 12 tokens"',
+    "server/intake/request_log.cc: tokens": 'of two numbers: "5 + 12 tokens"',
     "server/serving/inference_loop.cc: tokens": "bench/mixed_load.py reads this line",
 }
 

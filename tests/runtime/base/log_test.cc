@@ -103,6 +103,8 @@ TEST_F(LogTest, FieldsAreMembersOfTheJsonLine) {
                       {"no", false},
                       {"known", value_or_null(known)},
                       {"unknown", value_or_null(unknown)},
+                      {"ms", milliseconds_of(0.0123456)},
+                      {"no_ms", milliseconds_of({})},
                       {"tiny", 5e-324},
                       {"whole", 3.0},
                       {"nan", std::nan("")},
@@ -117,7 +119,7 @@ TEST_F(LogTest, FieldsAreMembersOfTheJsonLine) {
       line.substr(std::min(line.find("\"message\""), line.size())),
       cat("\"message\":\"done\",\"event\":\"test\",\"text\":\"", shown, "\",\"made\":\"", shown,
           "!\",\"least\":-9223372036854775808,\"int32\":-7,\"yes\":true,\"no\":false,"
-          "\"known\":0.1,\"unknown\":null,\"tiny\":5e-324,\"whole\":3,\"nan\":null,"
+          "\"known\":0.1,\"unknown\":null,\"ms\":12.346,\"no_ms\":null,\"tiny\":5e-324,\"whole\":3,\"nan\":null,"
           "\"infinite\":null}\n"));
   const Result<Json> json = parse_json(line, "line", {.distinct_names = true});
   ASSERT_TRUE(json.ok()) << json.status().to_string();

@@ -85,7 +85,7 @@ TEST(RequestFiguresTest, TimesAddUp) {
     return Script{}(plan);
   });
   const RequestOrigin origin{.client = "client", .arrived = Clock::now() - std::chrono::seconds(9)};
-  counted.submit(request(4), origin)->wait();
+  const OutputEnd end = counted.submit(request(4), origin)->wait().end;
   const RequestCounts counts = counted.figures->counts();
   EXPECT_GE(counts.time_to_first_token.sum(), 9.005) << "from its arrival at the front";
   EXPECT_GE(counts.whole.sum(), 9.020);
@@ -94,6 +94,9 @@ TEST(RequestFiguresTest, TimesAddUp) {
   EXPECT_GE(counts.decode.sum(), 0.015);
   EXPECT_NEAR(counts.inter_token.sum(), counts.decode.sum(), 1e-9);
   EXPECT_NEAR(counts.per_output_token.sum(), counts.decode.sum() / 3, 1e-9);
+  EXPECT_EQ(end.how, RequestEnd::kLength) << "whoever logs the end has the same figures";
+  EXPECT_EQ(end.queue_s, counts.queue.sum());
+  EXPECT_EQ(end.first_token_s, counts.time_to_first_token.sum());
 }
 
 TEST(RequestFiguresTest, ACancelledRequestIsCountedWithItsTokensAndWithoutTimes) {
@@ -183,7 +186,9 @@ TEST(RequestFiguresTest, ARequestRefusedInTheQueueCountsAsNeverTaken) {
   const auto late = counted.submit(request(2), RequestOrigin{"client"});
   MovedClock::advance(2);
   counted.loop.end_late();
-  EXPECT_TRUE(late->wait().end.refused.has_value());
+  const OutputEnd refused = late->wait().end;
+  EXPECT_TRUE(refused.refused.has_value());
+  EXPECT_FALSE(refused.how || refused.queue_s || refused.first_token_s);
   gate.open();
   running->wait();
   EXPECT_EQ(all_ended(counted.figures->counts()), 1);

@@ -1,0 +1,117 @@
+"""The facts of log lines as JSON: those that docs/json.md lists, with the values that clients saw."""
+import json
+import re
+
+import docs_test
+import harness
+import http_client
+from http_client import Raw, ServerCase, call, complete, request_bytes
+
+EVERY = {"time", "level", "process", "pid", "message"}
+GREEDY = {"prompt": "In the beginning", "temperature": 0, "ignore_eos": True}
+
+
+def documented() -> dict[str, set[str]]:
+    """The fields of each event, as the document lists them."""
+    rows = docs_test.table(docs_test.document("docs/json.md"), "log events")
+    return {event.strip("`"): {name for part in fields.split("; ")
+                               for name in re.findall(r"`(\w+)`", part.split(":")[0])}
+            for event, _, fields in rows}
+
+
+def distinct(members: list[tuple]) -> dict:
+    """An object in which no name is twice."""
+    names = [name for name, _ in members]
+    assert len(set(names)) == len(names), members
+    return dict(members)
+
+
+class LogCase(ServerCase):
+    FLAGS = ("--log-format", "json")
+
+    def lines(self) -> list[dict]:
+        """The whole lines so far. Each must be JSON."""
+        return [json.loads(line, object_pairs_hook=distinct)
+                for line in self.server.err.text().split("\n")[:-1]]
+
+    def events(self, name: str, **members) -> list[dict]:
+        wanted = {"event": name, **members}.items()
+        return [line for line in self.lines() if wanted <= line.items()]
+
+    def event(self, name: str, **members) -> dict:
+        """Waits for a line of this event with these members, and returns the first."""
+        return harness.wait_until(lambda: self.events(name, **members), f"{name} {members}",
+                                  self.server.err.text)[0]
+
+    def check_lines(self):
+        """Every line has the members that the document says, and no other. An index of logs refuses a
+        line in which a name has another type than before."""
+        known, types = documented(), {}
+        for line in self.lines():
+            every = EVERY | ({"rank"} if line["process"] == "worker" else set())
+            own = {"event", *known[line["event"]]} if "event" in line else set()
+            self.assertEqual(set(line), every | own)
+            for name, value in line.items():
+                kind = float if type(value) is int else type(value)
+                if value is not None:
+                    self.assertEqual(types.setdefault(name, kind), kind, (name, line))
+
+    def check_tokens(self, line: dict, usage: dict):
+        for name in ("prompt_tokens", "completion_tokens"):
+            self.assertEqual(line[name], usage[name], line)
+
+
+class Requests(LogCase):
+    def test_http(self):
+        name = 'a "b" \\'  # what JSON has to escape
+        data = request_bytes({**GREEDY, "max_tokens": 5}, "/v1/completions", "1.1",
+                             f"x-request-id: {name}", "Connection: close")
+        with Raw(self.server, data) as raw:
+            whole = raw.rest()
+        answer = json.loads(whole.partition(b"\r\n\r\n")[2])
+        line = self.event("http_request", request_id=name)
+        self.assertEqual((line["method"], line["route"], line["status"], line["answer_bytes"]),
+                         ("POST", "/v1/completions", 200, len(whole)))
+        self.assertEqual(line["finish"], answer["choices"][0]["finish_reason"])
+        self.check_tokens(line, answer["usage"])
+        self.assertLessEqual(0, line["queue_ms"])
+        self.assertLess(0, min(line["first_token_ms"], line["took_ms"]))
+        self.assertRegex(line["message"], rf"status 200, 4 \+ 5 tokens, {len(whole)} bytes, \d+ ms, ")
+
+        several = complete(self.server, {"x-request-id": "several"}, **{**GREEDY, "prompt": ["In", "And"]})
+        line = self.event("http_request", request_id="several")
+        self.check_tokens(line, several.json()["usage"])
+        self.assertEqual({choice["finish_reason"] for choice in several.json()["choices"]},
+                         {line["finish"]})
+        self.stop()
+        self.check_lines()
+
+    def test_http_refused(self):
+        refused = complete(self.server, {"x-request-id": "refused"}, **GREEDY, max_tokens=-5)
+        line = self.event("http_request", request_id="refused")
+        self.assertEqual((refused.status, line["status"]), (400, 400))
+        self.check_tokens(line, {"prompt_tokens": 0, "completion_tokens": 0})
+        self.assertEqual([line[name] for name in ("finish", "queue_ms", "first_token_ms")], [None] * 3)
+        self.assertEqual(call(self.server, "GET", "/v2").status, 404)
+        line = self.event("http_request", status=404)
+        self.assertEqual((line["method"], line["route"], line["request_id"]), ("GET", "unknown", None))
+        self.check_lines()
+
+    def test_grpc(self):
+        words = ("--prompt", "In", "--max-tokens", 3, "--json")
+        answer = json.loads(self.server.client(*words).communicate()[0])
+        line = self.event("grpc_request", request_id=answer["request_id"])
+        self.assertEqual((line["method"], line["code"], line["finish"]),
+                         ("Generate", "OK", answer["finish_reason"]))
+        self.check_tokens(line, answer["usage"])
+        self.assertLess(0, min(line["first_token_ms"], line["took_ms"]))
+
+        self.server.client(*words, "--model", "another").communicate()
+        line = self.event("grpc_request", code="NOT_FOUND")
+        self.check_tokens(line, {"prompt_tokens": 0, "completion_tokens": 0})
+        self.assertEqual((line["request_id"], line["finish"]), (None, None))
+        self.check_lines()
+
+
+if __name__ == "__main__":
+    http_client.main()
