@@ -22,6 +22,7 @@
 #include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 #include "server/host/model_fingerprint.h"
+#include "server/host/start_log.h"
 #include "server/metrics/metrics.h"
 #include "server/serving/inference_loop.h"
 
@@ -254,7 +255,7 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFact
   SHOAL_ASSIGN_OR_RETURN(server->model, served_model(flags, files, plan));
   SHOAL_ASSIGN_OR_RETURN(server->fronts, listen(flags, files, plan, *server->metrics));
   server->reread.emplace(*server->signals, *server->fronts);
-  log_info(plan.describe_memory());
+  log_memory(plan);
   return server;
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
 #include "server/host/device_choice.h"
+#include "server/host/start_log.h"
 
 namespace shoal {
 namespace {
@@ -41,7 +42,7 @@ class ProgressPrinter {
     if (terminal_) {
       show_line(cat("loading ", percent, " %"));
     } else if (style_ == ProgressStyle::kLogged) {
-      log_info(cat("loading ", percent / step * step, " %"));
+      log_loading(percent / step * step);
     }
   }
 
@@ -53,8 +54,7 @@ class ProgressPrinter {
       if (same && seconds_since(shown_at_) < kSlowSeconds) return;
       show_line(cat(phase_meaning(phase), " for ", static_cast<int>(seconds), " s"));
     } else if (!same && style_ == ProgressStyle::kLogged) {
-      log_info(cat("start: ", phase_name(phase), " is not over after ", kSlowSeconds,
-                   " s: ", phase_meaning(phase)));
+      log_slow_phase(phase, kSlowSeconds);
     }
     slow_ = phase;
     shown_at_ = Clock::now();
@@ -75,21 +75,6 @@ class ProgressPrinter {
   std::optional<Phase> slow_;  // the last one that was shown
   Clock::time_point shown_at_ = Clock::now();
 };
-
-/// Logs what the transport in use costs beside the first choice, and the first remedy. The refusals
-/// have already been logged one by one, and so have the figures. A remedy in YAML is only named,
-/// because one line of it would be of no use.
-void log_transport(const TransportReport& report) {
-  if (report.verdict() == Verdict::kFirst) return;
-  std::string text = verdict_text(report);
-  if (!report.remedies.empty()) {
-    const Remedy& first = report.remedies.front();
-    text +=
-        cat(" What would make ", report.first(), " work here (", first.kind, "): ", first.title);
-    if (first.kind != "kubernetes") text += cat(": ", first.text.substr(0, first.text.find('\n')));
-  }
-  report.degraded() ? log_warning(text) : log_info(text);
-}
 
 SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loading) {
   SupervisorHooks hooks;
@@ -230,9 +215,14 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
       "the GPUs have room for ", counted(blocks, "block"), " of KV cache instead of the ", planned,
       " planned, because the plan leaves out what CUDA, the transport and others take");
   // That is usual. What it must not do unseen is to shorten what a request can have.
-  if (limits.max_model_len <= blocks * kBlockTokens) return log_info(what);
-  limits.max_model_len = blocks * kBlockTokens;
-  log_warning(cat(what, "; the model length is ", limits.max_model_len, " now"));
+  const bool shorter = limits.max_model_len > blocks * kBlockTokens;
+  if (shorter) limits.max_model_len = blocks * kBlockTokens;
+  log_line(shorter ? LogLevel::kWarning : LogLevel::kInfo,
+           shorter ? cat(what, "; the model length is ", limits.max_model_len, " now") : what,
+           {{"event", "kv_cache_smaller"},
+            {"kv_blocks", blocks},
+            {"planned_kv_blocks", planned},
+            {"max_model_len", limits.max_model_len}});
 }
 
 }  // namespace
@@ -267,7 +257,7 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   const auto deadline = Deadline::after_s(flags.transport.startup_timeout_s);
   if (const Status read = host->read_ready(plan, deadline); !read.ok())
     return Failure{read, Phase::kLoad, kFrontRank, read.fault()};
-  log_transport(host->report());
+  log_cost(host->report());
   return host;
 }
 

@@ -3,19 +3,17 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
-#include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/transport/facts/call_filter.h"
 #include "runtime/transport/facts/cgroup_facts.h"
 #include "runtime/transport/facts/fact_names.h"
-#include "runtime/transport/nccl_bug_report.h"
-#include "runtime/transport/report_text.h"
 #include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 #include "runtime/transport/self_test.h"
 #include "server/host/device_choice.h"
+#include "server/host/start_log.h"
 
 namespace shoal {
 namespace {
@@ -41,11 +39,6 @@ void set_left_out(const TransportFlags& flags, LadderOptions* options) {
     }
     if (rung.name == flags.min_transport) allowed = false;
   }
-}
-
-void log_phase(Phase phase, double seconds, const std::string& rung) {
-  log_info(cat("start: ", phase_name(phase), " took ", with_decimals(seconds, 3), " s",
-               rung.empty() || !moves_bytes(phase) ? "" : cat(" over ", rung)));
 }
 
 }  // namespace
@@ -119,16 +112,8 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
                    "--max-restarts",
                    "shoal doctor MODEL, with the same flags, prints a remedy to paste"};
   options.on_phase = log_phase;
-  options.on_verified = [](const TransportReport& report) {
-    log_info(figures_text(report));
-    for (const std::string& line : nccl_bug_warnings(report.nccl, report.rung)) log_warning(line);
-  };
-  options.on_refused = [](const Refusal& refusal, const std::string& next, bool as_good) {
-    const std::string text =
-        cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase), "), trying ", next,
-            as_good ? ", which is as good: " : ": ", explained(refusal.status, 600));
-    as_good ? log_info(text) : log_warning(text);
-  };
+  options.on_verified = log_verified;
+  options.on_refused = log_refused;
   return options;
 }
 

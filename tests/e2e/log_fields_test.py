@@ -113,5 +113,38 @@ class Requests(LogCase):
         self.check_lines()
 
 
+class Start(LogCase):
+    """/dev/shm is never as large as the headroom, so that the first transport is refused."""
+
+    TRANSPORT = ("--transport", "shm,tcp", "--shm-headroom", "100TiB")
+    FLAGS = (*LogCase.FLAGS, *TRANSPORT)
+
+    def test_phases_and_transport(self):
+        report = json.loads(harness.run("doctor", "-tp", 2, *self.TRANSPORT, "--json", code=1).stdout)
+        [need] = [need for need in report["needs"] if need["rung"] == "tcp"]
+        [refusal] = report["refusals"]
+        self.event("transport_cost", transport=self.server.fields["transport"], first="shm",
+                   verdict=report["verdict"], degraded=report["degraded"],
+                   remedy=report["remedies"][0]["title"])
+        self.event("transport_refused", transport="shm", phase=refusal["phase"],
+                   code=refusal["code"], shm_short=True, next="tcp")
+        [line] = self.events("transport")
+        self.assertEqual((line["transport"], line["ranks"], line["verdict"], line["degraded"]),
+                         ("tcp", 2, "slower", True))
+        self.assertEqual((line["dev_shm_bytes"], line["memory_bytes"]),
+                         (need["dev_shm_bytes"], need["memory_bytes"]))
+        phases = self.events("start_phase")
+        self.assertEqual([(line["phase"], line["transport"]) for line in phases],
+                         [("probe", "tcp"), ("spawn", None), ("open", "tcp"), ("self-test", "tcp"),
+                          ("load", None), ("touch", None), ("warm-up", "tcp")])
+        for line in phases:
+            seconds = float(re.search(r"took (\S+) s", line["message"])[1])
+            self.assertAlmostEqual(seconds, line["took_ms"] / 1e3, delta=0.0006)
+        [memory] = self.events("memory")
+        self.assertEqual(memory["ranks"], 2)
+        self.assertIn(f"({memory['kv_blocks']} blocks of 16 tokens)", memory["message"])
+        self.check_lines()
+
+
 if __name__ == "__main__":
     http_client.main()

@@ -1,0 +1,96 @@
+#include "server/host/start_log.h"
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "runtime/transport/nccl_bug_report.h"
+#include "runtime/transport/report_text.h"
+
+namespace shoal {
+namespace {
+
+/// What the rung in use takes; nothing if it was not computed.
+ShmNeed need_of(const TransportReport& report) {
+  const auto need = std::find_if(report.needs.begin(), report.needs.end(),
+                                 [&report](const ShmNeed& one) { return one.rung == report.rung; });
+  return need == report.needs.end() ? ShmNeed() : *need;
+}
+
+}  // namespace
+
+void log_memory(const EnginePlan& plan) {
+  const MemoryEstimate& memory = plan.memory;
+  log_info(plan.describe_memory(), {{"event", "memory"},
+                                    {"ranks", plan.world_size},
+                                    {"weights_bytes", memory.weight_bytes},
+                                    {"kv_cache_bytes", plan.kv_bytes()},
+                                    {"kv_blocks", plan.model.limits.kv_blocks},
+                                    {"activations_bytes", memory.activation_bytes}});
+}
+
+void log_phase(Phase phase, double seconds, const std::string& rung) {
+  const bool over_rung = !rung.empty() && moves_bytes(phase);
+  log_info(cat("start: ", phase_name(phase), " took ", with_decimals(seconds, 3), " s",
+               over_rung ? cat(" over ", rung) : ""),
+           {{"event", "start_phase"},
+            {"phase", phase_name(phase)},
+            {"took_ms", milliseconds_of(seconds)},
+            {"transport", over_rung ? LogValue(rung) : LogValue()}});
+}
+
+void log_slow_phase(Phase phase, int seconds) {
+  log_info(cat("start: ", phase_name(phase), " is not over after ", seconds,
+               " s: ", phase_meaning(phase)),
+           {{"event", "start_slow"}, {"phase", phase_name(phase)}, {"after_ms", seconds * 1000.0}});
+}
+
+void log_loading(int percent) {
+  log_info(cat("loading ", percent, " %"), {{"event", "loading"}, {"percent", percent}});
+}
+
+void log_refused(const Refusal& refusal, const std::string& next, bool as_good) {
+  const std::string text =
+      cat("transport ", refusal.rung, " refused (", phase_name(refusal.phase), "), trying ", next,
+          as_good ? ", which is as good: " : ": ", explained(refusal.status, 600));
+  log_line(as_good ? LogLevel::kInfo : LogLevel::kWarning, text,
+           {{"event", "transport_refused"},
+            {"transport", refusal.rung},
+            {"phase", phase_name(refusal.phase)},
+            {"code", code_name(refusal.status.code())},
+            {"shm_short", refusal.shared_memory()},
+            {"next", next}});
+}
+
+void log_verified(const TransportReport& report) {
+  const ShmNeed need = need_of(report);
+  log_info(figures_text(report), {{"event", "transport"},
+                                  {"transport", report.rung},
+                                  {"ranks", report.world_size},
+                                  {"verdict", verdict_name(report.verdict())},
+                                  {"degraded", report.degraded()},
+                                  {"dev_shm_bytes", need.dev_shm_bytes()},
+                                  {"memory_bytes", need.memory_bytes()}});
+  for (const std::string& line : nccl_bug_warnings(report.nccl, report.rung)) log_warning(line);
+}
+
+void log_cost(const TransportReport& report) {
+  if (report.verdict() == Verdict::kFirst) return;
+  std::string text = verdict_text(report);
+  const Remedy* first = report.remedies.empty() ? nullptr : &report.remedies.front();
+  if (first != nullptr) {
+    text +=
+        cat(" What would make ", report.first(), " work here (", first->kind, "): ", first->title);
+    if (first->kind != "kubernetes")
+      text += cat(": ", first->text.substr(0, first->text.find('\n')));
+  }
+  log_line(report.degraded() ? LogLevel::kWarning : LogLevel::kInfo, text,
+           {{"event", "transport_cost"},
+            {"transport", report.rung},
+            {"first", report.first()},
+            {"verdict", verdict_name(report.verdict())},
+            {"degraded", report.degraded()},
+            {"remedy", first != nullptr ? LogValue(first->title) : LogValue()}});
+}
+
+}  // namespace shoal

@@ -1,0 +1,27 @@
+#pragma once
+#include <string>
+
+#include "runtime/base/failure.h"
+#include "runtime/transport/report.h"
+#include "server/host/engine_plan.h"
+
+namespace shoal {
+
+// The lines of the log about a start of the ranks, the first one or a later one, in the order in
+// which they come.
+
+/// What the ranks will take.
+void log_memory(const EnginePlan& plan);
+/// The ranks have left a phase, or have been in it for long.
+void log_phase(Phase phase, double seconds, const std::string& rung);
+void log_slow_phase(Phase phase, int seconds);
+void log_loading(int percent);
+/// A transport was refused, or is proven.
+void log_refused(const Refusal& refusal, const std::string& next, bool as_good);
+void log_verified(const TransportReport& report);
+/// What the transport in use costs beside the first choice, and the first remedy. The refusals have
+/// been logged one by one, and so have the figures. A remedy in YAML is only named, because one
+/// line of it would be of no use. Nothing if it is the first choice.
+void log_cost(const TransportReport& report);
+
+}  // namespace shoal
