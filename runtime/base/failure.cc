@@ -2,6 +2,38 @@
 
 namespace shoal {
 
+const char* fault_name(Fault fault) {
+  switch (fault) {
+    case Fault::kOwn:
+      return "own";
+    case Fault::kTransport:
+      return "transport";
+    case Fault::kSharedMemory:
+      return "shared_memory";
+    case Fault::kDeath:
+      return "death";
+    case Fault::kSilence:
+      return "silence";
+    case Fault::kSpinning:
+      return "spinning";
+    case Fault::kShortage:
+      return "shortage";
+    case Fault::kOutside:
+      return "outside";
+    case Fault::kHeldUp:
+      return "held_up";
+    case Fault::kModelChanged:
+      return "model_changed";
+    case Fault::kOutOfMemory:
+      return "out_of_memory";
+    case Fault::kGivenUp:
+      return "given_up";
+    case Fault::kPolicy:
+      return "policy";
+  }
+  return "unknown";
+}
+
 const char* phase_name(Phase phase) {
   switch (phase) {
     case Phase::kBudget:

@@ -38,6 +38,9 @@ constexpr bool moves_bytes(Phase phase) {
 /// no entry.
 using PhaseSeconds = std::map<Phase, double>;
 
+/// "own", "out_of_memory" and so on. For metrics and the log only.
+const char* fault_name(Fault fault);
+
 /// Why a group of ranks did not start, or why it ended.
 struct Failure {
   Status why;
@@ -45,6 +48,8 @@ struct Failure {
   /// The rank that failed first or that the others wait for; kFrontRank if no rank can be named.
   int rank = kFrontRank;
   Fault fault = Fault::kOwn;
+  uint64_t step = 0;  ///< in Phase::kStep: its number, from 1 on
+  int signal = 0;     ///< that ended the rank; 0: none did, or nobody knows which
 
   bool ok() const { return why.ok(); }
 };

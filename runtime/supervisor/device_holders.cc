@@ -16,7 +16,8 @@ std::optional<Failure> DeviceHolders::held() {
   std::erase_if(left_behind_, [this](const std::pair<int, pid_t>& one) {
     if (!take_end(one.second)) return false;
     log_info(cat("rank ", one.first, " (pid ", one.second,
-                 "), which was left behind, has ended: ", gpu_of(one.first), " is free of it"));
+                 "), which was left behind, has ended: ", gpu_of(one.first), " is free of it"),
+             {{"event", "rank_gone"}, {"lost_rank", one.first}, {"lost_pid", one.second}});
     return true;
   });
   if (left_behind_.empty()) return std::nullopt;

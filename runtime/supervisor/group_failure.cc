@@ -75,6 +75,7 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
                          " in phase ", phase, rank.exit_code == CLD_DUMPED ? "; core dumped" : "");
   const bool signalled =
       !cut_short(rank) && (rank.exit_code == CLD_KILLED || rank.exit_code == CLD_DUMPED);
+  if (signalled) failure->signal = rank.exit_status;
   const bool killed = signalled && rank.exit_status == SIGKILL;
   if (killed) {
     what += out_of_memory ? "; the kernel does that when memory runs out: see dmesg and the "
@@ -217,7 +218,7 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
                         bool out_of_memory) {
   Failure failure;
   failure.rank = first_to_fail(ranks);
-  failure.phase = phase.phase;
+  phase.note(phase.phase, &failure);
   if (failure.rank < 0) {
     failure.why = Status::error(
         Code::kInternal,
@@ -225,7 +226,7 @@ Failure explain_failure(const std::vector<RankProcess>& ranks, const GroupPhase&
     return failure;
   }
   const RankProcess& rank = ranks[static_cast<size_t>(failure.rank)];
-  failure.phase = phase.of(rank);
+  phase.note(phase.of(rank), &failure);
   const std::string name = phase.text_of(failure.phase);
   if (!rank.failure) {
     explain_death(rank, name, out_of_memory, &failure);
@@ -243,12 +244,12 @@ Failure explain_silence(const std::vector<RankProcess>& ranks, const GroupPhase&
                         double seconds) {
   Failure failure;
   failure.rank = root_of_waiting(ranks, phase);
-  failure.phase = phase.phase;
+  phase.note(phase.phase, &failure);
   failure.fault = Fault::kSilence;
   std::string who;
   if (failure.rank >= 0) {
     const RankProcess& root = ranks[static_cast<size_t>(failure.rank)];
-    failure.phase = phase.of(root);
+    phase.note(phase.of(root), &failure);
     // A rank that starts or loads by itself moves nothing, and neither does a device that computes,
     // so that no other transport would be quicker.
     const bool computes =
@@ -270,7 +271,7 @@ Failure explain_overrun(const std::vector<RankProcess>& ranks, const GroupPhase&
   const bool spins = verdict.why == StepVerdict::Why::kSpinning;
   Failure failure;
   failure.rank = verdict.rank;
-  failure.phase = phase.of(ranks[static_cast<size_t>(verdict.rank)]);
+  phase.note(phase.of(ranks[static_cast<size_t>(verdict.rank)]), &failure);
   failure.fault = spins ? Fault::kSpinning : Fault::kHeldUp;
   std::string what =
       cat("rank ", verdict.rank, " (", phase.text_of(failure.phase),

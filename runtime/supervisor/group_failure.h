@@ -16,6 +16,11 @@ struct GroupPhase {
   uint64_t step = 0;  ///< the number of the step, in Phase::kStep
 
   Phase of(const RankProcess& rank) const { return starting ? rank.phase : phase; }
+  /// The failure happened in this phase of the group or of a rank.
+  void note(Phase one, Failure* failure) const {
+    failure->phase = one;
+    failure->step = one == Phase::kStep ? step : 0;
+  }
   /// The phase of a rank, or of the group, as messages name it: "load", "step 12".
   std::string text_of(Phase one) const;
 };

@@ -60,7 +60,10 @@ void RankEquipment::remove_left(const NcclUse* use, const std::string& directory
   const SweepResult swept = remove_named_in(directory, words);
   if (!swept.removed.empty())
     log_info(cat("removed ", counted(swept.removed.size(), "file"),
-                 " that a failed NCCL had left in /dev/shm"));
+                 " that a failed NCCL had left in /dev/shm"),
+             {{"event", "files_removed"},
+              {"files", static_cast<int64_t>(swept.removed.size())},
+              {"removed_bytes", swept.bytes}});
 }
 
 }  // namespace shoal

@@ -86,7 +86,11 @@ bool end_dumps(std::vector<RankProcess>& ranks) {
     if (rank.dead() || !dumps_core(rank.process.pid)) continue;
     found = rank.dumps = true;
     log_warning(cat("rank ", i, " (pid ", rank.process.pid,
-                    ") has died and writes a core file, for which it has ", kMostDumpMs, " ms"));
+                    ") has died and writes a core file, for which it has ", kMostDumpMs, " ms"),
+                {{"event", "rank_dumps"},
+                 {"lost_rank", static_cast<int64_t>(i)},
+                 {"lost_pid", rank.process.pid},
+                 {"limit_ms", kMostDumpMs}});
   }
   const Deadline whole = Deadline::after_ms(kMostDumpMs);
   for (RankProcess& rank : ranks) {
@@ -122,7 +126,10 @@ void end_ranks(std::vector<RankProcess>& ranks,
     const std::string held_up = rank.held_up();
     log_warning(cat("rank ", i, " (pid ", rank.process.pid, ", state ", rank.state(), ") ",
                     held_up.empty() ? "hangs in the kernel" : held_up,
-                    " and cannot be ended: it is left behind"));
+                    " and cannot be ended: it is left behind"),
+                {{"event", "rank_left_behind"},
+                 {"lost_rank", static_cast<int64_t>(i)},
+                 {"lost_pid", rank.process.pid}});
     if (on_left_behind) on_left_behind(static_cast<int>(i), rank.process.pid);
   }
 }

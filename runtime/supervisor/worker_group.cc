@@ -206,7 +206,10 @@ void WorkerGroup::Impl::end_all() {
   if (const auto swept = remove_recorded("/dev/shm", segments);
       swept.ok() && !swept->removed.empty()) {
     log_info(cat("removed ", counted(swept->removed.size(), "file"), ", ", bytes_text(swept->bytes),
-                 ", that ended ranks had left in /dev/shm"));
+                 ", that ended ranks had left in /dev/shm"),
+             {{"event", "files_removed"},
+              {"files", static_cast<int64_t>(swept->removed.size())},
+              {"removed_bytes", swept->bytes}});
   }
   segments.clear();
 }

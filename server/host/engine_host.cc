@@ -6,7 +6,6 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
-#include "runtime/base/number_text.h"
 #include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
@@ -93,20 +92,9 @@ SupervisorHooks hooks_for(ProgressStyle style, std::function<void(int)> on_loadi
     (**printer)(phase, seconds);
   };
   hooks.on_start_over = [printer] { printer->reset(); };
-  hooks.on_restart = [](const Failure& why, const RestartCount& count) {
-    log_warning(cat("starting the ranks again (",
-                    count.counts ? cat(count.restarts, " of ", count.max_restarts)
-                                 : "a kill from outside, which does not count",
-                    "): ", explained(why.why, 900)));
-  };
-  hooks.on_restarted = [](const std::string& rung, double seconds) {
-    log_info(cat("the ranks run again over ", rung, " after ", with_decimals(seconds, 2), " s"));
-  };
-  hooks.on_shortage = [](const Failure& why, double seconds) {
-    log_warning(cat("something is short, so the ranks cannot be started yet (",
-                    phase_name(why.phase), "); next try in ", with_decimals(seconds, 1),
-                    " s: ", explained(why.why, 600)));
-  };
+  hooks.on_restart = log_lost;
+  hooks.on_restarted = log_recovered;
+  hooks.on_shortage = log_shortage;
   return hooks;
 }
 

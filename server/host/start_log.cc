@@ -17,6 +17,10 @@ ShmNeed need_of(const TransportReport& report) {
   return need == report.needs.end() ? ShmNeed() : *need;
 }
 
+LogValue rank_of(const Failure& why) {
+  return why.rank != kFrontRank ? LogValue(why.rank) : LogValue();
+}
+
 }  // namespace
 
 void log_memory(const EnginePlan& plan) {
@@ -42,7 +46,7 @@ void log_phase(Phase phase, double seconds, const std::string& rung) {
 void log_slow_phase(Phase phase, int seconds) {
   log_info(cat("start: ", phase_name(phase), " is not over after ", seconds,
                " s: ", phase_meaning(phase)),
-           {{"event", "start_slow"}, {"phase", phase_name(phase)}, {"after_ms", seconds * 1000.0}});
+           {{"event", "start_slow"}, {"phase", phase_name(phase)}, {"after_ms", seconds * 1000}});
 }
 
 void log_loading(int percent) {
@@ -91,6 +95,40 @@ void log_cost(const TransportReport& report) {
             {"verdict", verdict_name(report.verdict())},
             {"degraded", report.degraded()},
             {"remedy", first != nullptr ? LogValue(first->title) : LogValue()}});
+}
+
+void log_lost(const Failure& why, const RestartCount& count) {
+  log_warning(cat("starting the ranks again (",
+                  count.counts ? cat(count.restarts, " of ", count.max_restarts)
+                               : "a kill from outside, which does not count",
+                  "): ", explained(why.why, 900)),
+              {{"event", "ranks_lost"},
+               {"lost_rank", rank_of(why)},
+               {"fault", fault_name(why.fault)},
+               {"code", code_name(why.why.code())},
+               {"phase", phase_name(why.phase)},
+               {"step", why.step != 0 ? LogValue(static_cast<int64_t>(why.step)) : LogValue()},
+               {"signal", why.signal != 0 ? LogValue(why.signal) : LogValue()},
+               {"counts", count.counts},
+               {"restarts", count.restarts},
+               {"max_restarts", count.max_restarts}});
+}
+
+void log_shortage(const Failure& why, double seconds) {
+  log_warning(cat("something is short, so the ranks cannot be started yet (", phase_name(why.phase),
+                  "); next try in ", with_decimals(seconds, 1), " s: ", explained(why.why, 600)),
+              {{"event", "ranks_short"},
+               {"lost_rank", rank_of(why)},
+               {"fault", fault_name(why.fault)},
+               {"code", code_name(why.why.code())},
+               {"phase", phase_name(why.phase)},
+               {"retry_ms", milliseconds_of(seconds)}});
+}
+
+void log_recovered(const std::string& rung, double seconds) {
+  log_info(
+      cat("the ranks run again over ", rung, " after ", with_decimals(seconds, 2), " s"),
+      {{"event", "ranks_recovered"}, {"transport", rung}, {"took_ms", milliseconds_of(seconds)}});
 }
 
 }  // namespace shoal

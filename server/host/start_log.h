@@ -2,13 +2,14 @@
 #include <string>
 
 #include "runtime/base/failure.h"
+#include "runtime/supervisor/supervisor.h"
 #include "runtime/transport/report.h"
 #include "server/host/engine_plan.h"
 
 namespace shoal {
 
 // The lines of the log about a start of the ranks, the first one or a later one, in the order in
-// which they come.
+// which they come. The last three are about ranks that were lost.
 
 /// What the ranks will take.
 void log_memory(const EnginePlan& plan);
@@ -23,5 +24,10 @@ void log_verified(const TransportReport& report);
 /// been logged one by one, and so have the figures. A remedy in YAML is only named, because one
 /// line of it would be of no use. Nothing if it is the first choice.
 void log_cost(const TransportReport& report);
+
+void log_lost(const Failure& why, const RestartCount& count);
+/// They cannot be started again yet; the next try is in `seconds`.
+void log_shortage(const Failure& why, double seconds);
+void log_recovered(const std::string& rung, double seconds);
 
 }  // namespace shoal

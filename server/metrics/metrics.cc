@@ -26,38 +26,6 @@ std::string_view route_of(std::string_view path) {
   return path.starts_with(kModels) ? kOneModel : kOther;
 }
 
-const char* fault_label(Fault fault) {
-  switch (fault) {
-    case Fault::kOwn:
-      return "own";
-    case Fault::kTransport:
-      return "transport";
-    case Fault::kSharedMemory:
-      return "shared_memory";
-    case Fault::kDeath:
-      return "death";
-    case Fault::kSilence:
-      return "silence";
-    case Fault::kSpinning:
-      return "spinning";
-    case Fault::kShortage:
-      return "shortage";
-    case Fault::kOutside:
-      return "outside";
-    case Fault::kHeldUp:
-      return "held_up";
-    case Fault::kModelChanged:
-      return "model_changed";
-    case Fault::kOutOfMemory:
-      return "out_of_memory";
-    case Fault::kGivenUp:
-      return "given_up";
-    case Fault::kPolicy:
-      return "policy";
-  }
-  return "unknown";
-}
-
 void add_load(const EngineLoad& load, const FamilyList::Labels& engine, FamilyList* list) {
   list->add(Metric::kRequestsRunning, load.running, engine);
   list->add(Metric::kRequestsWaiting, load.waiting, engine);
@@ -131,7 +99,7 @@ void add_transport(const TransportReport& report, FamilyList* list) {
   // After a restart the same rung may have been refused for the same reason once more.
   std::map<std::array<std::string, 3>, int> refusals;
   for (const Refusal& refusal : report.refusals)
-    ++refusals[{refusal.rung, phase_name(refusal.phase), fault_label(refusal.fault)}];
+    ++refusals[{refusal.rung, phase_name(refusal.phase), fault_name(refusal.fault)}];
   for (const auto& [why, times] : refusals)
     list->add(Metric::kTransportRefusals, times,
               {{"rung", why[0]}, {"phase", why[1]}, {"reason", why[2]}});

@@ -1,6 +1,7 @@
 """The facts of log lines as JSON: those that docs/json.md lists, with the values that clients saw."""
 import json
 import re
+import signal
 
 import docs_test
 import harness
@@ -143,6 +144,31 @@ class Start(LogCase):
         [memory] = self.events("memory")
         self.assertEqual(memory["ranks"], 2)
         self.assertIn(f"({memory['kv_blocks']} blocks of 16 tokens)", memory["message"])
+        self.check_lines()
+
+
+class Ranks(LogCase):
+    """In the third step rank 1 stops, until it is killed."""
+
+    FLAGS = (*LogCase.FLAGS, "--step-timeout", 5 * harness.GUARD)
+
+    def setUp(self):
+        with harness.planted("1:step-3:stop"):
+            super().setUp()
+
+    def test_lost_and_back(self):
+        client = self.server.client("--prompt", "In", "--max-tokens", 9, "--ignore-eos", "--json")
+        harness.kill_and_wait([harness.stopped_rank(self.server.pid)])
+        answer = json.loads(client.communicate()[0])
+        line = self.event("ranks_recovered", transport=self.server.fields["transport"])
+        seconds = float(re.search(r"after (\S+) s", line["message"])[1])
+        self.assertAlmostEqual(seconds, line["took_ms"] / 1e3, delta=0.006)
+        [line] = self.events("ranks_lost")
+        self.assertEqual({name: line[name] for name in line.keys() - EVERY},
+                         {"event": "ranks_lost", "lost_rank": 1, "fault": "outside",
+                          "code": "ABORTED", "phase": "step", "step": 3, "signal": signal.SIGKILL,
+                          "counts": True, "restarts": 1, "max_restarts": 3})
+        self.check_tokens(self.event("grpc_request", request_id=answer["request_id"]), answer["usage"])
         self.check_lines()
 
 

@@ -66,6 +66,8 @@ class GroupFailureTest : public testing::Test {
   void expect_silence(int rank, const std::string& said) {
     const Failure failure = explain_silence(ranks_, step_, 2.5);
     EXPECT_EQ(failure.rank, rank);
+    EXPECT_EQ(failure.step, 7u);
+    EXPECT_EQ(failure.signal, 0) << "it has not ended";
     EXPECT_NE(failure.why.message().find(said), std::string::npos) << failure.why.message();
   }
 
@@ -83,6 +85,8 @@ TEST_F(GroupFailureTest, ADeathWithoutAWordComesBeforeComplaints) {
   const Failure failure = explain_failure(ranks_, step_, false);
   EXPECT_EQ(failure.rank, 1);
   EXPECT_EQ(failure.phase, Phase::kStep);
+  EXPECT_EQ(failure.step, 7u);
+  EXPECT_EQ(failure.signal, SIGKILL);
   EXPECT_EQ(failure.fault, Fault::kOutside);
   EXPECT_EQ(failure.why.code(), Code::kAborted);
   EXPECT_NE(failure.why.message().find("killed by signal 9"), std::string::npos)
@@ -170,7 +174,9 @@ TEST_F(GroupFailureTest, ItsOwnFaultIsNotOutside) {
     ranks_.clear();
     add(Phase::kIdle);
     kill_with(ranks_[0], signal);
-    EXPECT_EQ(explain_failure(ranks_, step_, false).fault, Fault::kDeath) << signal;
+    const Failure in_step = explain_failure(ranks_, step_, false);
+    EXPECT_EQ(in_step.fault, Fault::kDeath) << signal;
+    EXPECT_EQ(in_step.signal, signal);
   }
 }
 
