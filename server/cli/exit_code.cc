@@ -75,9 +75,9 @@ ExitCode run_exit_code(Code code, Fault fault) {
 
 /// Writes the last line of a command, which for a person begins with this label, or with
 /// --log-format json a line of the log.
-void say(LogLevel level, std::string_view label, std::string_view text) {
+void say(LogLevel level, std::string_view label, std::string_view text, LogFields fields = {}) {
   if (log_options().format == LogFormat::kJson || level < log_options().level) {
-    log_line(level, text, {}, kLastLineMs);
+    log_line(level, text, fields, kLastLineMs);
     return;
   }
   // If it is lost, there is no other place to report to.
@@ -117,12 +117,17 @@ bool needs_places(const Ending& ending) {
 int report_failure(const Ending& ending) {
   if (ending.ok()) return 0;
   if (ending.stage == Stage::kRequest && reader_left(ending.why)) end_by_broken_pipe();
-  say_error(needs_places(ending) ? ending.why.to_string() : explained(ending.why));
-  return static_cast<int>(exit_code(ending));
+  const int code = static_cast<int>(exit_code(ending));
+  say_error(needs_places(ending) ? ending.why.to_string() : explained(ending.why), code, &ending);
+  return code;
 }
 
-void say_error(std::string_view text) {
-  say(LogLevel::kError, painted("error:", Paint::kRed, wants_colour(STDERR_FILENO)) + " ", text);
+void say_error(std::string_view text, int exit_code, const Ending* why) {
+  say(LogLevel::kError, painted("error:", Paint::kRed, wants_colour(STDERR_FILENO)) + " ", text,
+      {{"event", "error"},
+       {"exit_code", exit_code},
+       {"code", why != nullptr ? LogValue(code_name(why->why.code())) : LogValue()},
+       {"fault", why != nullptr ? LogValue(fault_name(why->fault)) : LogValue()}});
 }
 
 void say_warning(std::string_view text) {

@@ -93,8 +93,9 @@ bool needs_places(const Ending& ending);
 /// without a word, as it does other programs, unless it was ignored when this one started.
 int report_failure(const Ending& ending);
 
-/// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead.
-void say_error(std::string_view text);
+/// Writes "shoal: error: TEXT" to stderr; with --log-format json it is a log line instead, which
+/// has the exit code too, and what else is known of why.
+void say_error(std::string_view text, int exit_code, const Ending* why = nullptr);
 
 /// The same for a warning. Nothing is written if the log has errors alone.
 void say_warning(std::string_view text);

@@ -38,9 +38,13 @@ void ShutdownWatchdog::watch() {
   }
   if (over_) return;
   const std::string details = part_->details ? part_->details() : std::string();
-  log_error(cat("the shutdown hangs: ", part_->what, " has taken more than ", part_->limit_ms,
-                " ms", details.empty() ? "" : " (", details, details.empty() ? "" : ")",
-                "; leaving without it"));
+  log_error(
+      cat("the shutdown hangs: ", part_->what, " has taken more than ", part_->limit_ms, " ms",
+          details.empty() ? "" : " (", details, details.empty() ? "" : ")", "; leaving without it"),
+      {{"event", "shutdown_hangs"},
+       {"part", part_->what},
+       {"limit_ms", part_->limit_ms},
+       {"exit_code", static_cast<int>(part_->code)}});
   tidy_();
   ::_exit(static_cast<int>(part_->code));
 }

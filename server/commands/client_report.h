@@ -28,7 +28,7 @@ inline constexpr int kExitInternal = 70;
 
 /// Prints the error, and returns exit_code, so that a command can end with `return fail(...)`.
 inline int fail(int exit_code, const std::string& text) {
-  say_error(std::string_view(text).substr(0, 1900));
+  say_error(std::string_view(text).substr(0, 1900), exit_code);
   return exit_code;
 }
 

@@ -229,9 +229,11 @@ class Batch {
   int report_signal() const {
     const auto answered = std::count_if(lines_.begin(), lines_.end(),
                                         [](const RequestLine& line) { return line.wrong.ok(); });
+    const int code = 128 + cut_off_;
     say_error(cat(name_of(cut_off_), " ended the batch: ",
-                  answers_text(answered, static_cast<int64_t>(lines_.size()))));
-    return 128 + cut_off_;
+                  answers_text(answered, static_cast<int64_t>(lines_.size()))),
+              code);
+    return code;
   }
 
   void show() {

@@ -164,7 +164,8 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
   SHOAL_RETURN_IF_ERROR(stopped);
   if (const double grace_s = serving.grace_s; grace_s > 0) {
     log_info(cat("stopping: health is red, and requests are accepted for ", with_digits(grace_s, 6),
-                 " s more"));
+                 " s more"),
+             {{"event", "stopping"}, {"grace_ms", milliseconds_of(grace_s)}});
     serving.fronts.set_stopping();
     const Deadline grace = Deadline::after_s(grace_s);
     SHOAL_RETURN_IF_ERROR(watch_until(serving, kMayFinish, [&grace] {
@@ -172,13 +173,18 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
       return grace.passed();
     }));
   }
-  log_info("stopping: running requests may finish");
-  serving.fronts.set_draining();
   InferenceLoop& loop = serving.loop;
+  const EngineLoad load = loop.load();
+  log_info("stopping: running requests may finish",
+           {{"event", "draining"},
+            {"requests", load.running + load.waiting},
+            {"limit_ms", milliseconds_of(serving.drain_s)}});
+  serving.fronts.set_draining();
   if (!loop.drain(Deadline::after_s(serving.drain_s), [&serving] { serving.host.give_up(); }) &&
       (loop.status().ok() || loop.status().code() == Code::kCancelled)) {
-    log_warning(cat("requests that still ran after ", with_digits(serving.drain_s, 6),
-                    " s were cancelled"));
+    log_warning(
+        cat("requests that still ran after ", with_digits(serving.drain_s, 6), " s were cancelled"),
+        {{"event", "drain_late"}, {"limit_ms", milliseconds_of(serving.drain_s)}});
   }
   const Status status = loop.status();
   return status.code() == Code::kCancelled ? Status()

@@ -294,8 +294,10 @@ Status EngineHost::read_ready(EnginePlan& plan, Deadline deadline) {
 }
 
 void EngineHost::log_summary() const {
-  if (const std::string waits = to_text(report().waits); !waits.empty())
-    log_info(cat("in the last minute of steps ", waits));
+  const std::optional<GroupWaits> waits = report().waits;
+  if (!waits || !waits->last) return;
+  log_info(cat("in the last minute of steps ", to_text(waits)),
+           {{"event", "waits"}, {"slow_rank", waits->last->rank}, {"share", waits->last->share}});
 }
 
 /// The ranks are not up while lost ones are on their way back, and once they are lost for good.

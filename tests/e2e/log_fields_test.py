@@ -172,5 +172,39 @@ class Ranks(LogCase):
         self.check_lines()
 
 
+class Ends(LogCase):
+    """Rank 1 stops for good in the third step, so that a request is not over in time."""
+
+    FLAGS = (*LogCase.FLAGS, "--step-timeout", 5 * harness.GUARD, "--shutdown-grace", 0.01,
+             "--shutdown-timeout", 0.2)
+
+    def setUp(self):
+        with harness.planted("1:step-3:stop"):
+            super().setUp()
+
+    def test_a_shutdown_that_cancels(self):
+        client = self.server.client("--prompt", "In", "--max-tokens", 9, "--ignore-eos",
+                                    "--log-format", "json")
+        harness.stopped_rank(self.server.pid)
+        self.stop()
+        self.event("stopping", grace_ms=10)
+        self.event("draining", requests=1, limit_ms=200)
+        self.event("drain_late", limit_ms=200)
+        self.event("grpc_request", prompt_tokens=2, completion_tokens=2, finish="abort")
+        self.check_lines()
+        said = json.loads(client.communicate()[1], object_pairs_hook=distinct)
+        self.assertEqual((said["event"], said["exit_code"], said["code"], said["fault"]),
+                         ("error", client.returncode, None, None))
+
+
+class Errors(harness.TestCase):
+    def test_a_server_that_does_not_start(self):
+        process = harness.start("serve", "/nowhere", "--log-format", "json")
+        line = json.loads(process.communicate()[1], object_pairs_hook=distinct)
+        self.assertEqual(line.keys(), EVERY | {"event"} | documented()["error"])
+        self.assertEqual((line["event"], line["exit_code"], line["code"], line["fault"]),
+                         ("error", process.returncode, "NOT_FOUND", "own"))
+
+
 if __name__ == "__main__":
     http_client.main()

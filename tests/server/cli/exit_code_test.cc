@@ -176,6 +176,10 @@ TEST(ReportFailureTest, IsALogLineWithJsonLogs) {
   const Result<Json> line = parse_json(text, "stderr");
   ASSERT_TRUE(line.ok()) << text;
   EXPECT_EQ(line->value("message", ""), "INVALID_ARGUMENT: no \"x\"");
+  EXPECT_EQ(line->value("event", ""), "error");
+  EXPECT_EQ(line->value("exit_code", 0), 64);
+  EXPECT_EQ(line->value("code", ""), "INVALID_ARGUMENT");
+  EXPECT_EQ(line->value("fault", ""), "own");
 }
 
 TEST(SayInterruptedTest, IsNoErrorForAPersonAndALogLineWithJsonLogs) {
