@@ -132,7 +132,8 @@ void warn_if_open(const ServeFlags& flags, const ApiKeys& keys) {
   if (keys.any() || flags.tls.any() || is_loopback(flags.host)) return;
   log_warning(cat("anyone who reaches ", flags.host,
                   " may use this server and read what others send: it listens beyond loopback with "
-                  "neither a key (--api-key-file) nor TLS (--ssl-certfile)"));
+                  "neither a key (--api-key-file) nor TLS (--ssl-certfile)"),
+              {{"event", "open_to_all"}, {"host", flags.host}});
 }
 
 }  // namespace

@@ -15,10 +15,14 @@ constexpr char kKeyVariable[] = "SHOAL_API_KEY";
 /// Says what came of a look at the files behind `what`.
 template <typename Text>
 void tell(const char* what, const typename Reread<Text>::Look& look) {
-  if (look.replaced) log_info(cat(what, " have changed and are used from now on"));
+  if (look.replaced)
+    log_info(cat(what, " have changed and are used from now on"),
+             {{"event", "secrets_replaced"}, {"what", what}});
   if (!look.refused.ok())
-    log_warning(cat(what, " have changed and cannot be used, so that those from before stay: ",
-                    explained(look.refused)));
+    log_warning(
+        cat(what, " have changed and cannot be used, so that those from before stay: ",
+            explained(look.refused)),
+        {{"event", "secrets_refused"}, {"what", what}, {"code", code_name(look.refused.code())}});
 }
 
 }  // namespace

@@ -299,7 +299,11 @@ void InferStream::drop_if_slow(std::chrono::milliseconds limit) {
   if (parts_.probe->answered() - write_started_ <= limit) return;
   slow_ = true;
   log_warning(cat("ModelStreamInfer: the client has not read for ", limit.count(), " ms; its ",
-                  counted(items_.size(), "request is", "requests are"), " cancelled"));
+                  counted(items_.size(), "request is", "requests are"), " cancelled"),
+              {{"event", "grpc_slow_client"},
+               {"request_id", LogValue()},
+               {"requests", static_cast<int64_t>(items_.size())},
+               {"limit_ms", limit.count()}});
   call_->cancel();
 }
 

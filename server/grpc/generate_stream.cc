@@ -144,7 +144,11 @@ void GenerateStream::drop_if_slow(std::chrono::milliseconds limit) {
   if (parts_.probe->answered() - write_started_ <= limit) return;
   slow_ = true;
   log_warning(cat("request ", request_->id(), ": the client has not read for ", limit.count(),
-                  " ms; cancelled"));
+                  " ms; cancelled"),
+              {{"event", "grpc_slow_client"},
+               {"request_id", request_->id()},
+               {"requests", 1},
+               {"limit_ms", limit.count()}});
   call_->cancel();
 }
 

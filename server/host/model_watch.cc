@@ -196,7 +196,8 @@ void ModelWatch::Looks::look_at_files(bool asked) {
   if (replaced_.empty() || (replaced_.size() > before && !asked)) return;
   log_warning(cat("files of the model were replaced: ", listed(replaced_),
                   "; the program keeps those that it has opened, and uses the new ones when it is "
-                  "started again"));
+                  "started again"),
+              {{"event", "model_replaced"}, {"files", static_cast<int64_t>(replaced_.size())}});
   replaced_.clear();
 }
 

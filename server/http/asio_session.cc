@@ -289,7 +289,8 @@ void AsioSession::tick_exchange(RunningClock::time_point now) {
   const HttpParts& parts = *context_.routing.parts;
   pump();  // the request's deadline may have passed, or there is something to write
   if (exchange_ && exchange_->unread_bytes() > parts.max_unread_bytes) {
-    log_info(cat("http: ", client_, " does not read its answer; closed"));
+    log_info(cat("http: ", client_, " does not read its answer; closed"),
+             {{"event", "http_slow_client"}, {"client", client_}, {"limit_ms", LogValue()}});
     return client_gone();
   }
   const std::chrono::milliseconds silence(parts.keep_alive_ms);
@@ -301,7 +302,9 @@ void AsioSession::tick_exchange(RunningClock::time_point now) {
 void AsioSession::tick(RunningClock::time_point now) {
   const SessionLimits& limits = context_.limits;
   if (writing_ && late(now, wrote_, limits.slow_reader_ms)) {
-    log_info(cat("http: ", client_, " has not read for ", limits.slow_reader_ms, " ms; closed"));
+    log_info(
+        cat("http: ", client_, " has not read for ", limits.slow_reader_ms, " ms; closed"),
+        {{"event", "http_slow_client"}, {"client", client_}, {"limit_ms", limits.slow_reader_ms}});
     return client_gone();
   }
   switch (state_) {

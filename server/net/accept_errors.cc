@@ -17,7 +17,8 @@ void AcceptErrors::log(const char* front, int error) {
   const bool is_new = told_.insert(error).second;
   log_line(is_new ? LogLevel::kError : LogLevel::kDebug,
            cat(front, ": a client has to wait, because it cannot be accepted",
-               descriptor_hint(error), ": ", std::strerror(error)));
+               descriptor_hint(error), ": ", std::strerror(error)),
+           {{"event", "accept_failed"}, {"front", front}, {"errno", error}});
 }
 
 }  // namespace shoal

@@ -1,7 +1,11 @@
 """The facts of log lines as JSON: those that docs/json.md lists, with the values that clients saw."""
 import json
+import os
 import re
 import signal
+import tempfile
+import unittest
+from pathlib import Path
 
 import docs_test
 import harness
@@ -18,6 +22,22 @@ def documented() -> dict[str, set[str]]:
     return {event.strip("`"): {name for part in fields.split("; ")
                                for name in re.findall(r"`(\w+)`", part.split(":")[0])}
             for event, _, fields in rows}
+
+
+def in_sources() -> dict[str, set[str]]:
+    """The fields of each event, as the lines of the program name them."""
+    found: dict[str, set[str]] = {}
+    for path in [*(harness.ROOT / "server").rglob("*.cc"), *(harness.ROOT / "runtime").rglob("*.cc")]:
+        for rest in re.split(r'\{\{"event", ', path.read_text())[1:]:
+            depth, end = 2, 0
+            while depth > 0:
+                depth += {"{": 1, "}": -1}.get(rest[end], 0)
+                end += 1
+            event = re.match(r'(?:"|cat\(front, ")(\w+)', rest)[1]
+            names = set(re.findall(r'\{"(\w+)",', rest[:end]))
+            event = event if not event.startswith("_") else "grpc" + event
+            assert found.setdefault(event, names) == names, event
+    return found
 
 
 def distinct(members: list[tuple]) -> dict:
@@ -195,6 +215,36 @@ class Ends(LogCase):
         said = json.loads(client.communicate()[1], object_pairs_hook=distinct)
         self.assertEqual((said["event"], said["exit_code"], said["code"], said["fault"]),
                          ("error", client.returncode, None, None))
+
+
+class Keys(LogCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "keys"
+        self.path.write_text("one\n")
+        self.FLAGS = (*LogCase.FLAGS, "--api-key-file", self.path)
+        super().setUp()
+
+    def change(self, text: str):
+        """The whole file at once, because the server may look at any time."""
+        new = self.path.with_name("new")
+        new.write_text(text)
+        new.replace(self.path)
+        os.kill(self.server.pid, signal.SIGHUP)
+
+    def test_keys_that_change(self):
+        self.change("two\n")
+        self.event("secrets_replaced", what="the API keys")
+        self.change("# nobody\n")
+        line = self.event("secrets_refused", what="the API keys")
+        self.assertIn(f" stay: {line['code']}: ", line["message"])
+        self.check_lines()
+
+
+class Document(unittest.TestCase):
+    def test_every_event_of_the_program_is_listed(self):
+        self.assertEqual(documented(), in_sources())
 
 
 class Errors(harness.TestCase):

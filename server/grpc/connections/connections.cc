@@ -330,17 +330,19 @@ void Connections::close_unexplained(Connection& connection) {
                   " bytes in which no call began and no message ended: headers without end, "
                   "more than messages may have, or the most while the front has 1 GiB more memory "
                   "than at its start; beside ",
-                  counted(calls == nullptr ? 0 : calls->live, "call")));
+                  counted(calls == nullptr ? 0 : calls->live, "call")),
+              {{"event", "grpc_closed"}, {"connections", endless_closed_.count}, {"idle", false}});
   endless_closed_ = {.count = 0, .logged = now};
 }
 
 void Connections::log_closed(const Connection& connection, Clock::time_point now) {
   if (!is_due(&idle_closed_, now)) return;
   const double idle_s = std::chrono::duration<double>(now - idle_since(connection)).count();
-  log_warning(cat("closed ", counted(idle_closed_.count, "idle connection"),
-                  ", the last one after ", static_cast<int64_t>(idle_s), " s: ", open_,
-                  " descriptors are open, and the ",
-                  "limit (ulimit -n) less what a restart of the ranks needs is ", most_));
+  log_warning(
+      cat("closed ", counted(idle_closed_.count, "idle connection"), ", the last one after ",
+          static_cast<int64_t>(idle_s), " s: ", open_, " descriptors are open, and the ",
+          "limit (ulimit -n) less what a restart of the ranks needs is ", most_),
+      {{"event", "grpc_closed"}, {"connections", idle_closed_.count}, {"idle", true}});
   idle_closed_ = {.count = 0, .logged = now};
 }
 
