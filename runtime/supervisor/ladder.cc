@@ -149,10 +149,8 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
 /// Reports the refusals before `end` that have not been, each with the rung that was tried next.
 /// taken: the one that is proven; empty: none is.
 void Ladder::say_refused(size_t end, const std::string& taken) {
-  const std::vector<Refusal>& refusals = report_.refusals;
-  for (; said_ < end; ++said_) {
+  for (const auto& refusals = report_.refusals; options_.on_refused && said_ < end; ++said_) {
     const Refusal& refusal = refusals[said_];
-    if (!options_.on_refused) continue;
     const std::string& next =
         said_ + 1 < refusals.size() ? refusals[said_ + 1].rung : report_.order[at_];
     options_.on_refused(refusal, next, next == taken && costs_nothing(next, refusal.rung));
