@@ -20,7 +20,7 @@ set(SHOAL_CLOCK_TESTS
     "server/grpc/grpc_lifecycle_test"
     "server/host/model_watch_test"
     "server/serving/(inference_loop|request_figures)_test"
-    "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|long_parts)"
+    "e2e/(admission|connections|core_dump|device|faults|grpc_client|grpc_facades|kill_cycles|log_fields|long_parts)"
     "e2e/(denied|metrics|model_files|pauses|places|random_faults|kill_storm/.*|service|shortage|shutdown|silent_files|walks)"
     "e2e/(around/Nginx|device_model/(faults/.*|names|planted|restart|gpu_check/.*)|recovery/.*)"
     "e2e/hostile_bytes/(EightConnections|Peak|Slowly)"
