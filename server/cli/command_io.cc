@@ -34,7 +34,8 @@ void say_done(std::string_view command, std::string_view text) {
   if (log_options().level <= LogLevel::kInfo) {
     log_info(text);
   } else if (log_options().format == LogFormat::kText) {
-    (void)write_stderr(cat("shoal ", command, ": ", text, "\n"), kLastLineMs);
+    (void)write_stderr(cat("shoal", command.empty() ? "" : " ", command, ": ", text, "\n"),
+                       kLastLineMs);
   }
 }
 

@@ -17,8 +17,9 @@ Status write_all(int fd, std::string_view text, std::string_view name);
 Status write_stdout(std::string_view text);
 
 /// Tells the user on stderr what the command has done: as a line of the log if that has such lines
-/// (--log-level info), else as "shoal COMMAND: TEXT". A log in JSON that has no such lines stays as
-/// it is, because this would be none of its objects.
+/// (--log-level info), else as "shoal COMMAND: TEXT", or "shoal: TEXT" if it does not matter which
+/// command it was. A log in JSON that has no such lines stays as it is, because this would be none
+/// of its objects.
 void say_done(std::string_view command, std::string_view text);
 
 /// Whether that error is a reader that wanted no more of the output, as `head` does.

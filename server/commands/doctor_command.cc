@@ -114,18 +114,9 @@ std::string document(const TransportReport& report, const Beside& beside) {
   return json_text(json) + "\n";
 }
 
-/// Why --clean-stale left a file alone, for people.
-std::string why_kept(LeftFileState state) {
-  return state == LeftFileState::kUnknown ? "it may be somebody's own" : to_text(state);
-}
-
 std::string text(const TransportReport& report, const Beside& beside) {
   std::string lines = to_text(report) + unforeseen_text(beside.unforeseen);
-  for (const LeftFile& file : beside.swept.removed)
-    lines += cat("removed ", file.path, ", ", bytes_text(file.bytes), "\n");
-  for (const LeftFile& file : beside.swept.kept)
-    lines +=
-        cat("kept ", file.path, ", ", bytes_text(file.bytes), ": ", why_kept(file.state), "\n");
+  for (const std::string& line : sweep_lines(beside.swept)) lines += line + "\n";
   return lines;
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/transport/rungs/nccl_rungs.h"
 #include "runtime/transport/rungs/rung.h"
 #include "runtime/transport/self_test.h"
+#include "server/cli/command_io.h"
 #include "server/host/device_choice.h"
 #include "server/host/start_log.h"
 
@@ -44,22 +45,32 @@ void set_left_out(const TransportFlags& flags, LadderOptions* options) {
 }  // namespace
 
 SweepResult clean_stale() {
-  const Result<SweepResult> swept = remove_stale(kShmDir, is_known_nccl_file);
-  if (!swept.ok()) {
-    log_warning(cat("--clean-stale: ", explained(swept.status())));
-    return {};
+  Result<SweepResult> swept = remove_stale(kShmDir, is_known_nccl_file);
+  if (swept.ok()) return std::move(swept).value();
+  log_warning(cat("--clean-stale: ", explained(swept.status())));
+  return {};
+}
+
+std::vector<std::string> sweep_lines(const SweepResult& swept) {
+  const auto line = [](const char* done, const LeftFile& file) {
+    return cat(done, " ", file.path, ", ", bytes_text(file.bytes));
+  };
+  std::vector<std::string> lines;
+  for (const LeftFile& file : swept.removed) lines.push_back(line("removed", file));
+  for (const LeftFile& file : swept.kept) {
+    const bool unknown = file.state == LeftFileState::kUnknown;
+    lines.push_back(
+        cat(line("kept", file), ": ", unknown ? "it may be somebody's own" : to_text(file.state)));
   }
-  for (const LeftFile& file : swept->removed)
-    log_info(cat("--clean-stale: removed ", file.path, ", ", bytes_text(file.bytes)));
-  for (const LeftFile& file : swept->kept)
-    log_info(cat("--clean-stale: kept ", file.path, ", ", bytes_text(file.bytes), ": ",
-                 to_text(file.state)));
-  return *swept;
+  return lines;
 }
 
 Result<HostFacts> facts_for(TransportFlags* flags, int world_size) {
   SHOAL_RETURN_IF_ERROR(check_call_filter());
-  if (flags->clean_stale) (void)clean_stale();
+  if (flags->clean_stale) {
+    for (const std::string& line : sweep_lines(clean_stale()))
+      say_done("", cat("--clean-stale: ", line));
+  }
   FactsRequest request;
   request.is_nccl_size = is_known_nccl_file;
   if (world_size > 1) {

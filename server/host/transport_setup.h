@@ -1,4 +1,7 @@
 #pragma once
+#include <string>
+#include <vector>
+
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/ladder.h"
 #include "runtime/transport/facts/host_facts.h"
@@ -9,12 +12,16 @@ namespace shoal {
 
 // From flags to what the ladder of transports needs. It knows nothing of models.
 
-/// Removes what killed runs of this user have left in /dev/shm, and logs each file.
+/// Removes what killed runs of this user have left in /dev/shm. Logs why it could not.
 SweepResult clean_stale();
+
+/// "removed PATH, BYTES" and "kept PATH, BYTES: WHY", for people.
+std::vector<std::string> sweep_lines(const SweepResult& swept);
 
 /// UNAVAILABLE: check_call_filter(). Otherwise gathers what the machine offers for transports
 /// between this many ranks, and chooses the kind of device (choose_device); --clean-stale comes
-/// first. It forks probes, so call it before any thread is started.
+/// first, and says on stderr what it has done. It forks probes, so call it before any thread is
+/// started.
 Result<HostFacts> facts_for(TransportFlags* flags, int world_size);
 
 /// Copies what ranks need of the device flags, and of the devices that were found, into *start. If

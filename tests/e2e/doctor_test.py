@@ -203,37 +203,6 @@ class InSmallPlaces(harness.TestCase):
         done = inside("size=1m", shlex.join([*generate, "--on-shm-shortage", "fail"]))
         self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)
 
-    def test_left_files_are_found_and_cleaned_on_request_only(self):
-        # The receiver's half of an NCCL connection with lean buffers, as NCCL makes it.
-        left = ("umask 077; head -c 1642500 /dev/zero > /dev/shm/nccl-AbCd01; "
-                "touch -d '1 hour ago' /dev/shm/nccl-AbCd01")
-        report = json.loads(inside("size=2m", f"{left}; {doctor('--json')} || true").stdout)
-        self.assertEqual([(f["path"], f["state"]) for f in report["facts"]["left_files"]],
-                         [("/dev/shm/nccl-AbCd01", "stale")])
-        done = inside("size=2m",
-                      f"{left}; {doctor('--clean-stale')} || true; ls -A /dev/shm | wc -l")
-        self.assertEqual(done.stdout.splitlines()[-1], "0", done.stdout + done.stderr)
-        self.assertIn(f"removed /dev/shm/nccl-AbCd01, {whole_pages(1642500)} B (1.6 MiB)\n", done.stdout)
-        report = json.loads(inside("size=2m", f"{left}; {doctor('--clean-stale', '--json')}").stdout)
-        self.assertEqual(report["removed"], [{"path": "/dev/shm/nccl-AbCd01", "state": "stale",
-                                              "bytes": whole_pages(1642500)}])
-        done = inside("size=2m",
-                      f"{left}; exec 7< /dev/shm/nccl-AbCd01; {doctor('--clean-stale')} || true; "
-                      "ls -A /dev/shm | wc -l")
-        self.assertEqual(done.stdout.splitlines()[-1], "1", "somebody has it open")
-        self.assertIn(f"kept /dev/shm/nccl-AbCd01, {whole_pages(1642500)} B (1.6 MiB): in use\n", done.stdout)
-
-    def test_somebodys_own_file_with_such_a_name_is_kept(self):
-        for name, make in (("backup", "head -c 100000 /dev/zero > /dev/shm/nccl-backup"),
-                           ("config", "umask 077; head -c 5000 /dev/zero > /dev/shm/nccl-config"),
-                           ("result", "head -c 1642500 /dev/zero > /dev/shm/nccl-result")):
-            with self.subTest(name=name):
-                done = inside("size=4m", f"{make}; touch -d '1 hour ago' /dev/shm/*; "
-                              f"{doctor('--clean-stale')}; ls /dev/shm")
-                self.assertEqual(done.returncode, 0, done.stderr)
-                self.assertIn(f"kept /dev/shm/nccl-{name}, ", done.stdout)
-                self.assertEqual(done.stdout.splitlines()[-1], f"nccl-{name}")
-
 
 @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
 class InLittleMemory(harness.TestCase):
