@@ -53,7 +53,7 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   bool end_array() { return leave() && Base::end_array(); }
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    if (reason_.empty()) reason_ = cat("byte ", position, ": ", clean(error.what()));
+    if (reason_.empty()) reason_ = cat("byte ", position, ": ", reason_of(token, error));
     return Base::parse_error(position, token, error);
   }
 
@@ -64,6 +64,15 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   static constexpr bool kIsExact = !std::is_same_v<Document, nlohmann::json>;
   static constexpr const char* kTooLarge = "an integer does not fit into 64 bits";
 
+  /// It comes from a number alone, because a text has no other values that may not fit.
+  static std::string reason_of(std::string_view token, const nlohmann::detail::out_of_range&) {
+    constexpr size_t kMostShown = 40;
+    return cat("the number ", token.substr(0, kMostShown), token.size() > kMostShown ? "..." : "",
+               " is too large");
+  }
+  static std::string reason_of(std::string_view, const nlohmann::detail::parse_error& error) {
+    return clean(error.what());
+  }
   /// nlohmann's message without its prefix "[json.exception...] parse error at line 1, column 2: "
   /// and without the bytes that it read last. Those may be anything, but the reason must stay valid
   /// UTF-8 so that protobuf can carry it.

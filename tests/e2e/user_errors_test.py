@@ -103,6 +103,22 @@ class Errors(harness.TestCase):
         self.assertIn("use --kv-cache-memory",
                       self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
 
+    def test_a_number_that_is_too_large_is_shown_in_our_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            messages = Path(folder) / "messages.json"
+            messages.write_text('[{"role": "user", "content": 1e400}]')
+            model = shutil.copytree(harness.DEMO, Path(folder) / "model")
+            config = (model / "config.json").read_text()
+            (model / "config.json").write_text('{"rope_theta": 1e400, ' + config.lstrip()[1:])
+            for code, stdin, *words in (
+                    (USAGE, b'{"prompt":"In","max_tokens":1,"temperature":1e400}\n', "generate", harness.DEMO,
+                     "--jsonl", "-"),
+                    (USAGE, b"", "render", harness.DEMO, "--messages", messages),
+                    (BAD_MODEL, b"", "generate", model, "--prompt", "x")):
+                text = self.error(code, *words, stdin=stdin)
+                self.assertRegex(text, r"byte \d+: the number 1e400 is too large", words)
+                self.assertNotIn("json.exception", text, words)
+
     def test_a_prompt_is_needed(self):
         for words in (("client",), ("generate", harness.DEMO), ("client", "--prompt", "-")):
             self.assertIn("or a prompt on stdin, which is empty", self.error(USAGE, *words))

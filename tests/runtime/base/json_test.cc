@@ -36,7 +36,15 @@ TEST(ParseJsonTest, DamageIsPlaced) {
     // characters, whatever the text held.
     for (const char c : status.message()) EXPECT_TRUE(c >= 0x20 && c < 0x7F) << status.to_string();
     EXPECT_LT(status.message().size(), 400u);
+    EXPECT_EQ(status.message().find("json.exception"), std::string::npos) << status.to_string();
   }
+}
+
+TEST(ParseJsonTest, ANumberThatIsTooLargeIsShown) {
+  EXPECT_EQ(parse_json(R"({"a":-1e400})", "x").status().message(),
+            "x: byte 11: the number -1e400 is too large");
+  EXPECT_EQ(parse_json(std::string(400, '9'), "x").status().message(),
+            cat("x: byte 400: the number ", std::string(40, '9'), "... is too large"));
 }
 
 TEST(ParseJsonTest, DepthAndValuesAreBounded) {
