@@ -286,16 +286,18 @@ std::string plan_verdict(const Plan& plan) {
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
   const std::string ranks = cat(group_text(plan.context.world_size, plan.context.communicators),
                                 " of NCCL ", plan.version);
+  const bool one = plan.context.world_size == 1 && plan.context.communicators == 1;
+  const char* const fit = one ? " fits " : " fit ";
   if (!plan.settings.ok())
     return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
       dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ", bytes_text(dir.size_bytes),
       "; ", bytes_text(plan.context.budget.headroom_bytes), " are left for others\n");
-  if (plan.fits) return cat("OK: ", ranks, " fit into ", room);
+  if (plan.fits) return cat("OK: ", ranks, fit, "into ", room);
   if (fits_only_lean(plan))
-    return cat("SLOWER: ", ranks, " fit only with the settings of ", kLean, " into ", room);
-  if (!plan.room) return cat("NO: ", ranks, " do not fit into ", room);
-  return cat("UNKNOWN: whether ", ranks, " fit into ", room);
+    return cat("SLOWER: ", ranks, fit, "only with the settings of ", kLean, " into ", room);
+  if (!plan.room) return cat("NO: ", ranks, one ? " does" : " do", " not fit into ", room);
+  return cat("UNKNOWN: whether ", ranks, fit, "into ", room);
 }
 
 std::string plan_text(const Plan& plan) {

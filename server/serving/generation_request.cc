@@ -112,8 +112,9 @@ RequestError check_prompt_length(RequestField field, size_t tokens, int32_t max_
     return invalid_field(field, cat(field_name(field), " gives no tokens; at least 1 is needed"));
   if (tokens < static_cast<size_t>(max_model_len)) return {};
   return prompt_too_long(
-      field, cat("the prompt has ", counted(tokens, "token"), "; at most ", max_model_len - 1,
-                 " fit, the model length of ", max_model_len, " less one to generate"));
+      field, cat("the prompt has ", counted(tokens, "token"), "; at most ",
+                 counted(max_model_len - 1, "fits", "fit"), ", the model length of ", max_model_len,
+                 " less one to generate"));
 }
 
 /// Refuses text that is certainly too long before it is tokenized, because tokenizing takes time.
@@ -142,9 +143,9 @@ PromptResult resolve_text(const std::string& prompt, const ServedModel& model,
         kPrompt, ids.status().because_of(Code::kInvalidArgument, "the prompt cannot be tokenized"));
   }
   if (ids->size() > most) {  // the rest of the prompt was not looked at
-    return prompt_too_long(
-        kPrompt, cat("the prompt has more than ", counted(most, "token"), "; at most ", most - 1,
-                     " fit, the model length of ", most, " less one to generate"));
+    return prompt_too_long(kPrompt, cat("the prompt has more than ", counted(most, "token"),
+                                        "; at most ", counted(most - 1, "fits", "fit"),
+                                        ", the model length of ", most, " less one to generate"));
   }
   SHOAL_RETURN_IF_ERROR(check_prompt_length(kPrompt, ids->size(), model.max_model_len));
   // A tokenizer may know ids that the model has no embedding for.

@@ -321,6 +321,17 @@ class Here(harness.TestCase):
                               r"above\n")
         self.assertEqual(out.splitlines()[1:3], [PEERS, "  fits    nccl-p2p: 0 B"])
 
+    def test_the_verb_of_a_plan_agrees_with_the_ranks(self):
+        for version, flags, verdict in (
+                ("2.27", ("-tp", 1), r"OK: 1 rank of NCCL 2\.27\.7 fits into /dev/shm, "),
+                ("2.99", ("-tp", 1), r"UNKNOWN: whether 1 rank of NCCL 2\.99\S* fits into /dev/shm, "),
+                ("2.27", ("-tp", 1, "--communicators", 2),
+                 r"OK: 2 communicators of 1 rank of NCCL 2\.27\.7 fit into /dev/shm, ")):
+            with self.subTest(version=version, flags=flags):
+                done = harness.run("doctor", "--nccl-version", version, *flags,
+                                   code=int(verdict.startswith("UNKNOWN")))
+                self.assertRegex(done.stdout.decode(), r"\A" + verdict)
+
     def test_a_plan_says_what_keeps_ranks_from_using_peers(self):
         with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="1"):
             out = inside("size=1m", doctor("--nccl-version", "2.27") + " || true").stdout

@@ -268,12 +268,16 @@ bool operator==(const S& a, const S& b) { return true; }
 
     def test_a_number_beside_a_plural(self):
         for text in ('cat(plan.size(), " ranks")', 'cat(a[1],\n    " other files are")',
-                     'cat(count, " KV blocks")', 'cat(names.size(), " arguments, not ")'):
+                     'cat(count, " KV blocks")', 'cat(names.size(), " arguments, not ")',
+                     'cat(ranks, " fit into ")', 'cat(least, " are needed")',
+                     'cat(counted(list.size(), "line"), " are wrong")'):
             self.assertIn("use counted()", self.problems("runtime/base/a.h",
                                                          f"#pragma once\n{text}\n"), text)
         for text in ('cat(counted(plan.size(), "rank"), " of ", kMost, " blocks")',
                      'cat(name, " has no files of a model")', 'cat(rate, " tokens/s")',
-                     'cat(scope, " keeps ranks from it")'):
+                     'cat(scope, " keeps ranks from it")', 'cat(bytes_text(n), " are free")',
+                     'cat("at most ", kMost, " are read")', 'cat(counted(n, "is", "are"), " needed")',
+                     'cat(why, " aren\'t here, but ", ranks)', 'cat(what, " fitted")'):
             self.assertEqual(self.problems("runtime/base/a.h", f"#pragma once\n{text}\n"), "", text)
         path = "server/commands/needs_table.cc"
         self.assertEqual(plurals.check_plurals(path, 'cat(ranks, " ranks")'), [])

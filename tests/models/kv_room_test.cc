@@ -85,6 +85,9 @@ TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
       "GPU 3 (GPU-3, H100) has 500 B of 256000 B (0.2 MiB) left for KV cache, which is 5 blocks of "
       "100 B; 64 were planned and at least 6 are needed"))
       << refused.message();
+  const Status one = kv_blocks_that_fit(std::vector{rank_on(0, 900, 10)}, {1, 1}).status();
+  EXPECT_NE(one.message().find("; 1 was planned and at least 1 is needed. "), std::string::npos)
+      << one.message();
   EXPECT_EQ(refused.message().find("--gpu-memory-utilization"), std::string::npos)
       << "the share is 1: " << refused.message();
 }

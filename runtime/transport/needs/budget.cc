@@ -82,7 +82,8 @@ Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
   if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
     return Status::error(Code::kResourceExhausted,
                          cat("needs ", counted(need.dev_shm_inodes(), "inode"), " in ", dir.path,
-                             "; ", dir.free_inodes, " of ", dir.total_inodes, " are free"));
+                             "; ", dir.free_inodes, " of ", dir.total_inodes,
+                             dir.free_inodes == 1 ? " is" : " are", " free"));
   }
   if (dir.open_errno != 0) {
     return Status::error(

@@ -171,6 +171,10 @@ TEST(GenerationRequestTest, LengthIsBounded) {
   EXPECT_EQ(
       refusal([](auto& r) { r.prompt_ids->assign(200, 4); }),
       "the prompt has 200 tokens; at most 199 fit, the model length of 200 less one to generate");
+  ServedModel tiny = model_with({});
+  tiny.max_model_len = 2;
+  EXPECT_EQ(refusal([](auto& r) { r.prompt_ids->assign(2, 4); }, tiny),
+            "the prompt has 2 tokens; at most 1 fits, the model length of 2 less one to generate");
   EXPECT_EQ(refusal([](auto& r) { r.max_tokens = 0; }), "max_tokens must be at least 1, not 0");
   GenerationRequest request = with_ids(std::vector<int64_t>(199, 4));
   request.max_tokens = std::numeric_limits<int64_t>::max();

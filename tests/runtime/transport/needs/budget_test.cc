@@ -109,7 +109,10 @@ TEST(Budget, InodesToTheOne) {
   facts.dev_shm.free_inodes = 0;
   facts.dev_shm.open_errno = ENOSPC;  // the error that a tmpfs with nr_inodes=1 gives
   expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"1 inode ", "0 of 100"});
+                 {"1 inode ", "0 of 100 are free"});
+  facts.dev_shm.free_inodes = 1;
+  expect_refused(check_budget({"many", {{"three files", kNeed, 3}}, {}}, facts, {}),
+                 Code::kResourceExhausted, {"3 inodes ", "1 of 100 is free"});
 }
 
 TEST(Budget, MemoryComesFirstAndCountsWhatIsReserved) {
