@@ -22,10 +22,15 @@ std::string rounded(int64_t bytes, const char* mega, const char* giga) {
 }  // namespace
 
 std::string bytes_text(int64_t bytes) {
-  if (bytes < 64 * kKiB) return cat(bytes, " B");
+  const std::string mebibytes = mebibytes_text(bytes);
+  return mebibytes.empty() ? cat(bytes, " B") : cat(bytes, " B (", mebibytes, ")");
+}
+
+std::string mebibytes_text(int64_t bytes) {
+  if (bytes < 64 * kKiB) return "";
   const bool large = bytes >= 10 * kGiB;
   char text[64];
-  std::snprintf(text, sizeof text, "%lld B (%.1f %s)", static_cast<long long>(bytes),
+  std::snprintf(text, sizeof text, "%.1f %s",
                 static_cast<double>(bytes) / static_cast<double>(large ? kGiB : kMiB),
                 large ? "GiB" : "MiB");
   return text;

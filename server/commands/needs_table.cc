@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/quantity.h"
 #include "runtime/transport/needs/nccl_budget.h"
 #include "runtime/transport/needs/nccl_releases.h"
 #include "runtime/transport/rungs/rung.h"
@@ -24,15 +25,29 @@ HostFacts machine(int64_t page_bytes) {
   return facts;
 }
 
+/// A row of what `bytes` gives for each number of ranks, and below it one of the same in MiB, if
+/// there is any. Both in one cell would make the table wider than a terminal.
+template <typename Bytes>
+std::string rows_of(const char* name, const Bytes& bytes) {
+  std::string exact = cat("| ", name), rounded = "|";
+  bool any = false;
+  for (const int ranks : kRankCounts) {
+    const std::optional<int64_t> value = bytes(ranks);
+    const std::string mebibytes = mebibytes_text(value.value_or(0));
+    exact += value ? cat(" | ", *value) : " | -";
+    rounded += cat(" | ", mebibytes);
+    any |= !mebibytes.empty();
+  }
+  return cat(exact, " |\n", any ? rounded + " |\n" : "");
+}
+
 std::string rung_rows(bool dev_shm, int64_t page_bytes) {
   std::string rows;
   for (const Rung& rung : rungs()) {
-    rows += cat("| ", rung.name);
-    for (const int ranks : kRankCounts) {
+    rows += rows_of(rung.name, [&](int ranks) {
       const ShmNeed need = rung.need({ranks, machine(page_bytes)});
-      rows += cat(" | ", dev_shm ? need.dev_shm_bytes() : need.memory_bytes());
-    }
-    rows += " |\n";
+      return std::optional(dev_shm ? need.dev_shm_bytes() : need.memory_bytes());
+    });
   }
   return rows;
 }
@@ -81,12 +96,8 @@ std::string nccl_rows(bool sockets, int64_t page_bytes) {
   std::string rows;
   for (const char* name : kNcclVersions) {
     const Result<NcclVersion> version = parse_nccl_version(name);
-    rows += cat("| ", name);
-    for (const int ranks : kRankCounts) {
-      const std::optional<int64_t> bytes = nccl_bytes(*version, ranks, sockets, page_bytes);
-      rows += bytes ? cat(" | ", *bytes) : " | -";
-    }
-    rows += " |\n";
+    rows +=
+        rows_of(name, [&](int ranks) { return nccl_bytes(*version, ranks, sockets, page_bytes); });
   }
   return rows;
 }
@@ -136,8 +147,8 @@ std::string needs_table(int64_t page_bytes) {
       "Bytes in /dev/shm, in pages of ", page_bytes, " B:\n\n", head("rung"),
       rung_rows(true, page_bytes), "\nBytes of memory, those in /dev/shm among them:\n\n",
       head("rung"), rung_rows(false, page_bytes),
-      "\nNCCL over files in /dev/shm, one channel, ring, before 2.22 the tree too (no P2P, no cuMem host "
-      "memory, no NVLS):\n\n",
+      "\nNCCL over files in /dev/shm, one channel, ring, before 2.22 the tree too (no P2P, no cuMem host"
+      "\nmemory, no NVLS):\n\n",
       head("NCCL"), nccl_rows(false, page_bytes),
       "\nNCCL over sockets (the proxy-ops pool of each rank):\n\n", head("NCCL"),
       nccl_rows(true, page_bytes));

@@ -354,7 +354,7 @@ class Running(Place):
                                               "2.28.9", "-tp", 2)).stdout
         self.assertRegex(text,
                          rf"fits +nccl-socket: {pools} B .65\.\d MiB.\n +{pools} B .65\.\d MiB. +"
-                         r"proxy-ops pool for Socket: 2 files of 34210180 B")
+                         r"proxy-ops pool for Socket: 2 files of 34210180 B \(32\.6 MiB\)")
 
 
 if __name__ == "__main__":

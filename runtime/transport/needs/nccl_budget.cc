@@ -4,6 +4,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/quantity.h"
 
 namespace shoal {
 namespace {
@@ -154,8 +155,9 @@ class Bill {
              int64_t segment) const {
     const int64_t all = count * settings_.communicators;
     if (all == 0) return;
-    list.push_back({cat(what, ": ", counted(count, "file"), " of ", segment + count_bytes_, " B"),
-                    all * in_pages(segment + count_bytes_, settings_.page_bytes), all});
+    list.push_back(
+        {cat(what, ": ", counted(count, "file"), " of ", bytes_text(segment + count_bytes_)),
+         all * in_pages(segment + count_bytes_, settings_.page_bytes), all});
   }
 
   /// Adds both halves of edges x channels connections.

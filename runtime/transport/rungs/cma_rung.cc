@@ -1,5 +1,6 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/page_size.h"
+#include "runtime/base/quantity.h"
 #include "runtime/comm/slots/cma_communicator.h"
 #include "runtime/transport/rungs/rungs.h"
 #include "runtime/transport/rungs/slot_pool.h"
@@ -19,8 +20,8 @@ struct CmaRung {
     return {kName,
             {},
             {{cat("private memory of ", counted(ranks, "rank"), ": 2 own slots and ",
-                  counted(ranks - 1, "mirror"), " of ", kCmaSlotBytes,
-                  " B, and a page of control words, each"),
+                  counted(ranks - 1, "mirror"), " of ", bytes_text(kCmaSlotBytes),
+                  ", and a page of control words, each"),
               ranks * rank_bytes, 0},
              {cat("shared control words of 256 B for each of ", counted(ranks, "rank")),
               in_pages(cma_page_bytes(context.world_size), context.facts), 1}}};

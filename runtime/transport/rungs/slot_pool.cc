@@ -15,8 +15,8 @@ int64_t in_pages(size_t bytes, const HostFacts& facts) {
 
 Consumer slot_pool(const RungContext& context, size_t slot_bytes, int64_t inodes) {
   const int ranks = context.world_size;
-  return {cat("2 slots of ", slot_bytes, " B and 256 B of control words for each of ",
-              counted(ranks, "rank")),
+  return {cat("2 slots of ", bytes_text(static_cast<int64_t>(slot_bytes)),
+              " and 256 B of control words for each of ", counted(ranks, "rank")),
           in_pages(shm_communicator_bytes(ranks, slot_bytes), context.facts), inodes};
 }
 

@@ -37,5 +37,16 @@ TEST(NeedsTable, IsInPagesOfTheMachine) {
   }
 }
 
+TEST(NeedsTable, HasMebibytesBelowTheBytes) {
+  const std::string table = needs_table(4096);
+  EXPECT_NE(table.find("| shm | 1052672 | 1576960 | 2101248 | 4198400 | 8392704 |\n"
+                       "| | 1.0 MiB | 1.5 MiB | 2.0 MiB | 4.0 MiB | 8.0 MiB |\n"
+                       "| memfd | 0 | 0 | 0 | 0 | 0 |\n| shm-lean |"),
+            std::string::npos)
+      << table;
+  for (size_t at = 0; at < table.size(); at = table.find('\n', at) + 1)
+    EXPECT_LE(table.find('\n', at) - at, 100u) << table.substr(at, 120);
+}
+
 }  // namespace
 }  // namespace shoal

@@ -120,7 +120,7 @@ TEST(NcclBudget, CrossChecksFromTheField) {
   settings.communicators = 2;
   EXPECT_EQ(bytes_of(settings), 2 * 57901056);
   EXPECT_EQ(nccl_need(settings)->need.dev_shm_inodes(), 2 * 12);
-  EXPECT_NE(nccl_need(settings)->need.dev_shm[0].what.find(": 6 files of 9637892 B"),
+  EXPECT_NE(nccl_need(settings)->need.dev_shm[0].what.find(": 6 files of 9637892 B (9.2 MiB)"),
             std::string::npos)
       << "the files of one communicator";
   // With two channels, four GPUs fail in 64 MiB and two succeed (NVIDIA/nccl issue 1518).
@@ -278,7 +278,7 @@ TEST(NcclBudget, OtherConsumersAreListed) {
   settings.net = "IB";
   const auto need = nccl_need(settings);
   ASSERT_EQ(need->need.dev_shm.size(), 1u);
-  EXPECT_EQ(need->need.dev_shm[0].what, "proxy-ops pool for IB: 8 files of 34210180 B");
+  EXPECT_EQ(need->need.dev_shm[0].what, "proxy-ops pool for IB: 8 files of 34210180 B (32.6 MiB)");
   EXPECT_EQ(need->need.dev_shm[0].bytes, 8 * 34213888);
   EXPECT_EQ(need->need.dev_shm[0].inodes, 8);
 }

@@ -139,6 +139,17 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
       << probe("tcp").to_string();
 }
 
+TEST(Rung, ConsumersHaveMebibytesToo) {
+  EXPECT_EQ(find_rung("shm")->need(4).dev_shm.at(0).what,
+            "2 slots of 262144 B (0.2 MiB) and 256 B of control words for each of 4 ranks");
+  EXPECT_EQ(find_rung("shm-lean")->need(2).dev_shm.at(0).what,
+            "2 slots of 4096 B and 256 B of control words for each of 2 ranks");
+  EXPECT_EQ(
+      find_rung("cma")->need(3).memory.at(0).what,
+      "private memory of 3 ranks: 2 own slots and 2 mirrors of 262144 B (0.2 MiB), and a page "
+      "of control words, each");
+}
+
 TEST(Rung, NeedsAreWholePagesOfTheMachine) {
   // arm64 machines may have pages of 64 KiB. The need is what is charged there.
   HostFacts facts;
