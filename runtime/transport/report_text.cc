@@ -119,7 +119,9 @@ std::string largest_files_text(const TransportReport& report) {
     return "";
   std::string text = cat("the largest files in ", dir.path, ":\n");
   for (const ShmFile& file : dir.largest_files) {
-    text += cat("  ", bytes_text(file.bytes), "  ", printable(file.path), " of user ", file.uid,
+    const std::string user =
+        file.user.empty() ? cat(file.uid) : cat(printable(file.user), " (", file.uid, ")");
+    text += cat("  ", bytes_text(file.bytes), "  ", printable(file.path), " of user ", user,
                 ", last written ", age_text(file.age_s), " ago\n");
   }
   return text;

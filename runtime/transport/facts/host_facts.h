@@ -12,6 +12,9 @@ struct ShmFile {
   int64_t bytes = 0;  ///< allocated
   uint32_t uid = 0;   ///< of its owner
   int64_t age_s = 0;  ///< since it was last written
+  /// The owner's name in /etc/passwd; empty if it is not there. NSS is not asked, because it may
+  /// wait for a server, and a static program must not load its libraries.
+  std::string user = {};
   bool operator==(const ShmFile&) const = default;
 };
 

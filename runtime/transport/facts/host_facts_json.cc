@@ -34,6 +34,7 @@ void describe(V& v, ShmFile& f) {
   v.integer("bytes", f.bytes);
   v.integer("uid", f.uid, {0, UINT32_MAX});
   v.integer("age_s", f.age_s);
+  v.value("user", f.user);
 }
 
 template <typename V>

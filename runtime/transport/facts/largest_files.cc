@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <sys/stat.h>
 
+#include "runtime/base/cat.h"
+#include "runtime/transport/facts/fact_files.h"
+
 namespace shoal {
 namespace {
 
@@ -40,7 +43,19 @@ std::vector<ShmFile> largest_files(const std::string& directory, size_t count) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.path < b.path;
   });
   files.erase(end, files.end());
+  if (files.empty()) return files;
+  const std::string passwd = text_of("/etc/passwd");
+  for (ShmFile& file : files) file.user = user_name(passwd, file.uid);
   return files;
+}
+
+std::string user_name(std::string_view passwd, uint32_t uid) {
+  const std::string number = cat(uid);
+  for (const std::string_view line : parts_of(passwd, '\n')) {
+    const std::vector<std::string_view> fields = parts_of(line, ':');  // name, password, uid ...
+    if (fields.size() > 2 && fields[2] == number) return std::string(fields[0]);
+  }
+  return "";
 }
 
 }  // namespace shoal

@@ -260,6 +260,10 @@ TEST(TransportReport, WhatFillsTheDirectoryIsNamedIfRoomIsShort) {
                                  "2 h ago\n"),
             std::string::npos)
       << to_text(report);
+  report.facts.dev_shm.largest_files[0].user = "me\x1b[31m";
+  EXPECT_NE(to_text(report).find("/dev/shm/big of user me?[31m (1000), last written "),
+            std::string::npos)
+      << to_text(report);
   report.refusals.clear();
   EXPECT_EQ(to_text(report).find("/dev/shm/big"), std::string::npos);
 }

@@ -32,7 +32,7 @@ HostFacts unusual_facts() {
                    8192,
                    28,
                    "killed",
-                   {{"/dev/shm/big", 4096, 1000, 60}}};
+                   {{"/dev/shm/big", 4096, 1000, 60, "me"}}};
   facts.memfd_error = 38;
   facts.cgroup = {
       1, {{"/sys/fs/cgroup/memory/a", 1 << 20, 4096, 1024, true, 1 << 19}, {"/", -1, 5, 0, false}}};

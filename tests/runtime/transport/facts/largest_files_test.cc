@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "runtime/transport/facts/fact_files.h"
+
 namespace shoal {
 namespace {
 
@@ -37,10 +39,20 @@ TEST_F(LargestFiles, AreNamedWithOwnerAndAge) {
   EXPECT_EQ(files[0].path, directory_ + "/a/b/deep");
   EXPECT_GE(files[0].bytes, 400'000);
   EXPECT_EQ(files[0].uid, ::geteuid());
+  EXPECT_EQ(files[0].user, user_name(text_of("/etc/passwd"), ::geteuid()));
   EXPECT_LT(files[0].age_s, 60);
   EXPECT_EQ(files[1].path, directory_ + "/middle");
   EXPECT_NEAR(static_cast<double>(files[1].age_s), 7200, 60);
   EXPECT_EQ(files[2].path, directory_ + "/small");
+}
+
+TEST(UserName, IsThatOfThePasswordFile) {
+  const std::string passwd =
+      "+:::::\n\nshort:x\nroot:x:0:0:root:/root:/bin/sh\nme::1000:0::/:\ntwin:x:1000:1::/:";
+  EXPECT_EQ(user_name(passwd, 0), "root");
+  EXPECT_EQ(user_name(passwd, 1000), "me");
+  EXPECT_EQ(user_name(passwd, 100), "");
+  EXPECT_EQ(user_name("", 0), "");
 }
 
 TEST_F(LargestFiles, AreNoneWithoutADirectory) {
