@@ -6,6 +6,7 @@
 #include "runtime/base/text_values.h"
 #include "server/cli/config_file.h"
 #include "server/cli/flag_setters.h"
+#include "server/cli/foreign_flags.h"
 
 extern char** environ;
 
@@ -77,12 +78,18 @@ Result<const FlagEntry*> flag_of(const ConfigEntry& entry, const std::vector<Fla
     return Status::error(
         Code::kInvalidArgument,
         cat(entry.where, ": ", key, " belongs on the command line, not into a file"));
-  const std::string nearest = nearest_word(key, known);
-  return Status::error(
-      Code::kInvalidArgument,
-      cat(entry.where, ": unknown key ", shown(entry.key.substr(0, entry.key.find(':'))), "; ",
-          nearest.empty() ? "the keys are the flags of shoal serve --help without their dashes"
-                          : cat("did you mean ", nearest, "?")));
+  const auto has = [&known](std::string_view flag) {
+    return std::find(known.begin(), known.end(), key_of(flag)) != known.end();
+  };
+  const std::optional<std::string> foreign = foreign_flag_hint("--" + key, has);
+  const std::string nearest = foreign ? "" : nearest_word(key, known);
+  std::string hint = foreign.value_or("");
+  if (hint.empty())
+    hint = nearest.empty() ? "the keys are the flags of shoal serve --help without their dashes"
+                           : cat("did you mean ", nearest, "?");
+  return Status::error(Code::kInvalidArgument,
+                       cat(entry.where, ": unknown key ",
+                           shown(entry.key.substr(0, entry.key.find(':'))), "; ", hint));
 }
 
 /// Each value of an entry is a setting, or all are one between commas.

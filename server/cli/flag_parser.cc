@@ -163,16 +163,17 @@ bool FlagParser::Impl::names_positional(std::string_view name) const {
 
 Status FlagParser::Impl::unknown_flag(const std::string& name) const {
   const auto has = [this](std::string_view flag) { return find(flag) != nullptr; };
-  if (const std::string hint = foreign_flag_hint(name, has); !hint.empty())
-    return Status::error(Code::kInvalidArgument,
-                         cat("unknown flag ", shown(name), " for ", command, "; ", hint));
   std::vector<std::string> names = {"--help"};
   for (const Known& one : known) names.insert(names.end(), one.names.begin(), one.names.end());
-  const std::string nearest = nearest_word(name, names);
+  const std::optional<std::string> foreign = foreign_flag_hint(name, has);
+  // A flag of another server is no misspelt one of this.
+  const std::string nearest = foreign ? "" : nearest_word(name, names);
+  std::string hint = foreign.value_or("");
+  if (hint.empty())
+    hint = nearest.empty() ? cat("see ", as_typed(command), " --help")
+                           : cat("did you mean ", nearest, "?");
   return Status::error(Code::kInvalidArgument,
-                       cat("unknown flag ", shown(name), " for ", command, "; ",
-                           nearest.empty() ? cat("see ", as_typed(command), " --help")
-                                           : cat("did you mean ", nearest, "?")));
+                       cat("unknown flag ", shown(name), " for ", command, "; ", hint));
 }
 
 /// The value of a switch, as it is written in this word.

@@ -1,5 +1,6 @@
 #pragma once
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,13 +16,14 @@ struct ForeignFlag {
   std::string_view hint;  ///< half a sentence: what to do instead; may be empty if `use` says it
 };
 
-/// All known flags of other servers that have a hint.
+/// The flags of other servers that are known by their names. A family whose names have a part in
+/// common, such as "lora", is known by that part and not named here.
 std::span<const ForeignFlag> foreign_flags();
 
-/// What to do instead of this flag of another server, as half a sentence; empty if it is not one,
-/// or if the flag to use is not one of this command. `has`: whether the command has a flag.
-std::string foreign_flag_hint(std::string_view name,
-                              const std::function<bool(std::string_view flag)>& has);
+/// What to do instead of this flag of another server, as half a sentence; nullopt if it is not one,
+/// and empty if the flag to use is not one of this command. `has`: whether the command has a flag.
+std::optional<std::string> foreign_flag_hint(std::string_view name,
+                                             const std::function<bool(std::string_view flag)>& has);
 
 /// Whether other servers name the model by this flag: --model, --model-path or -m.
 bool is_model_flag(std::string_view name);

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/cat.h"
 #include "server/cli/flags.h"
 #include "server/cli/shared_flags.h"
+#include "server/serving/generation_request.h"
 
 namespace shoal {
 namespace {
@@ -36,7 +38,7 @@ std::set<std::string, std::less<>> flags_of(const std::string& command) {
 TEST(ForeignFlagsTest, EachHasAHintThatServeOrGenerateCanFollow) {
   const auto serve = flags_of("serve"), generate = flags_of("generate");
   std::set<std::string_view> seen;
-  ASSERT_GE(foreign_flags().size(), 90u);
+  ASSERT_GE(foreign_flags().size(), 150u);
   for (const ForeignFlag& one : foreign_flags()) {
     EXPECT_TRUE(seen.insert(one.name).second) << one.name << " is there twice";
     EXPECT_FALSE(serve.contains(one.name) || generate.contains(one.name)) << one.name;
@@ -64,6 +66,68 @@ TEST(ForeignFlagsTest, UnderscoresAndAnEqualsSignMakeNoDifference) {
 TEST(ForeignFlagsTest, NoHintNamesAFlagThatTheCommandLacks) {
   EXPECT_EQ(error_of({"client", "--prompt", "x", "--mem-fraction-static", "1"}),
             "unknown flag \"--mem-fraction-static\" for client; see shoal client --help");
+}
+
+TEST(ForeignFlagsTest, AFlagOfAnotherServerIsNoMisspeltOneOfThis) {
+  const std::vector<std::pair<const char*, const char*>> wrong = {
+      {"--max-log-len", "leave it out: prompts are not in the log"},
+      {"--allowed-methods", "use --allowed-origins: pages of these origins may use all methods"},
+      {"--allowed-headers", "use --allowed-origins: pages of these origins may use all methods"},
+      {"--config-format", "leave it out: MODEL's config.json is read"},
+      {"--pooler-config", "leave it out: models generate text"},
+      {"--profiler-config", "there is no profiler: shoal bench measures the speed"},
+      {"--kernel-config", "leave it out: kernels are chosen for the device"},
+      {"--ssl-ciphers", "leave it out: ciphers cannot be chosen"},
+      {"--kv-cache-metrics", "leave it out: all figures are at /metrics"}};
+  for (const auto& [name, hint] : wrong) {
+    const std::string error = error_of({"serve", "m", name, "1"});
+    EXPECT_NE(error.find(cat("for serve; ", hint)), std::string::npos) << error;
+  }
+  // Each is near to a flag of this command, which has no flag for it.
+  for (const Words& words : {Words{"client", "--max-total-tokens", "1"},
+                             Words{"shmtest", "--ctx-size", "1"}, Words{"render", "m", "--temp"}}) {
+    const std::string error = error_of(words);
+    EXPECT_NE(error.find(cat("; see shoal ", words[0], " --help")), std::string::npos) << error;
+  }
+}
+
+TEST(ForeignFlagsTest, FamiliesAreKnownByAPartOfTheirNames) {
+  const std::vector<std::pair<const char*, const char*>> members = {
+      {"--max-lora-rank", "adapters (LoRA) are not supported"},
+      {"--max_loras", "adapters (LoRA) are not supported"},
+      {"--enable-lora", "adapters (LoRA) are not supported"},
+      {"--data-parallel-size-local", "start a server for each replica"},
+      {"--speculative-config", "speculative decoding is not supported"},
+      {"--num-speculative-tokens", "speculative decoding is not supported"},
+      {"--mm-processor-kwargs", "only text is supported"},
+      {"--limit-mm-per-prompt", "only text is supported"},
+      {"--mamba-block-size", "models of state spaces (Mamba) are not supported"},
+      {"--enable-expert-parallel", "mixtures of experts are not supported"},
+      {"--eplb-config", "mixtures of experts are not supported"},
+      {"--cudagraph-capture-sizes", "leave it out: steps are not captured in graphs"},
+      {"--disable-cuda-graph", "leave it out: steps are not captured in graphs"}};
+  for (const auto& [name, hint] : members) {
+    const std::string error = error_of({"serve", "m", name, "1"});
+    EXPECT_NE(error.find(cat("for serve; ", hint)), std::string::npos) << error;
+  }
+}
+
+TEST(ForeignFlagsTest, NoFlagOfShoalIsTakenForAnothersFamily) {
+  for (const CommandEntry& entry : command_table()) {
+    for (const FlagGroup& group : entry.groups) {
+      for (const FlagEntry& flag : group.flags) {
+        const std::string misspelt = flag.names.front() + "-";
+        const auto none = [](std::string_view) { return false; };
+        EXPECT_EQ(foreign_flag_hint(misspelt, none), std::nullopt) << misspelt;
+      }
+    }
+  }
+}
+
+TEST(ForeignFlagsTest, TheHintOfLogprobsHasTheirGreatestNumber) {
+  EXPECT_NE(error_of({"serve", "m", "--max-logprobs", "20"})
+                .find(cat("a request may ask for ", kMaxLogprobs, " logprobs of a token")),
+            std::string::npos);
 }
 
 TEST(ForeignFlagsTest, OthersNamesOfMODEL) {
