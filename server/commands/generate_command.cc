@@ -61,7 +61,8 @@ void resolve_requests(const ServedModel& model, const EngineLimits& limits,
 /// What keeps all requests from running: each that is wrong, unless the others are to go on.
 Status why_none_runs(const GenerateFlags& flags, const std::vector<RequestLine>& requests) {
   if (flags.keep_going) return {};
-  return flags.jsonl ? wrong_lines(source_of(flags), requests) : requests[0].wrong.status;
+  return flags.jsonl ? wrong_lines(source_of(flags), requests, LineKind::kRequest)
+                     : requests[0].wrong.status;
 }
 
 /// Reduces the plan to what the good requests can use.

@@ -76,8 +76,9 @@ Ending resolve_prompts(const LogitsFlags& flags, const ModelConfig& config, int3
     else
       line.wrong = ids.error();
   }
-  return at(Stage::kRequest, flags.jsonl ? wrong_lines("--jsonl " + *flags.jsonl, *prompts)
-                                         : (*prompts)[0].wrong.status);
+  return at(Stage::kRequest,
+            flags.jsonl ? wrong_lines("--jsonl " + *flags.jsonl, *prompts, LineKind::kPrompt)
+                        : (*prompts)[0].wrong.status);
 }
 
 /// Fits the plan to one sequence at a time, the longest of which has that many tokens, and which

@@ -58,7 +58,8 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
   return lines;
 }
 
-Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines) {
+Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines,
+                   LineKind kind) {
   const auto wrong = std::count_if(lines.begin(), lines.end(),
                                    [](const RequestLine& line) { return !line.wrong.ok(); });
   std::string text;
@@ -72,7 +73,10 @@ Status wrong_lines(const std::string& source, const std::vector<RequestLine>& li
     ++named;
   }
   if (wrong == 0) return {};
-  if (named < wrong) text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
+  if (named < wrong) {
+    text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
+    if (kind == LineKind::kRequest) text += "; --keep-going names all, and runs the others";
+  }
   return Status::error(
       Code::kInvalidArgument,
       cat(source, ": ", wrong, " of ", counted(lines.size(), "line"), " are wrong:", text));

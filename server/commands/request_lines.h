@@ -28,9 +28,10 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
 /// The same error with the name of the input, such as "--jsonl FILE", in front.
 Status in_source(const std::string& source, const Status& status);
 
-/// The error that names every wrong line, or the first ones and how many more there are. Ok if no
-/// line is wrong. `source` is the name of the input.
-Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines);
+/// The error that names every wrong line, or the first ones, how many more there are, and what
+/// would name all of them if anything does. Ok if no line is wrong. `source` is the name of the
+/// input.
+Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines, LineKind kind);
 
 /// What a command prints instead of the line's answer, without a newline:
 /// {"id":...,"line":N,"error":{"code":"INVALID_ARGUMENT","field":"top_p","message":"..."}}. The id

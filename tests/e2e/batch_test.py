@@ -84,13 +84,18 @@ class Generate(Batch):
         self.assertEqual(code, USAGE)
         self.assertIn("50 of 50 lines are wrong", err)
         self.assertEqual(err.count("top_p must be"), 20)
-        self.assertTrue(err.endswith("\n  and 30 more lines\n"), err)
+        self.assertTrue(err.endswith("\n  and 30 more lines; --keep-going names all, and runs the "
+                                     "others\n"), err)
+        code, answers, _ = self.outcome("generate", DEMO, "--jsonl", file, "--keep-going")
+        self.assertEqual((code, [answer["line"] for answer in answers]),
+                         (1, list(range(1, 51))))
         # Long reasons leave room for fewer lines, and the count stays right.
         file = self.write(*[{**GOOD, "x" * 70: 2}] * 50)
         _, _, err = self.outcome("generate", DEMO, "--jsonl", file)
         named = err.count("unknown field")
         self.assertTrue(1 < named < 20, err)
-        self.assertTrue(err.endswith(f"\n  and {50 - named} more lines\n"), err)
+        self.assertTrue(err.endswith(f"\n  and {50 - named} more lines; --keep-going names "
+                                     "all, and runs the others\n"), err)
 
     def test_a_prompt_beyond_the_cache_is_named_before_anything_runs(self):
         flags = ("--kv-cache-memory", "96k")

@@ -34,7 +34,7 @@ TEST(RequestLinesTest, AnIdIsAnyScalarEvenOfAWrongLine) {
 TEST(RequestLinesTest, ALineThatIsNoJsonIsToldWhatALineIs) {
   RequestLine line{.number = 3};
   line.wrong = parse_request_json("nonsense", {}, LineKind::kPrompt).error();
-  const std::string text = wrong_lines("--jsonl f", {line}).plain_text();
+  const std::string text = wrong_lines("--jsonl f", {line}, LineKind::kPrompt).plain_text();
   EXPECT_TRUE(text.starts_with("--jsonl f line 3: byte ")) << text;
   EXPECT_TRUE(text.ends_with("; a line must be a JSON object such as {\"prompt\":\"...\"}"))
       << text;
@@ -62,17 +62,23 @@ RequestLine wrong(int64_t number, const char* why) {
 
 TEST(RequestLinesTest, OneErrorNamesTheWrongLines) {
   std::vector<RequestLine> lines(3);
-  EXPECT_TRUE(wrong_lines("--jsonl f", lines).ok());
+  EXPECT_TRUE(wrong_lines("--jsonl f", lines, LineKind::kRequest).ok());
   lines.push_back(wrong(4, "is bad"));
-  EXPECT_EQ(wrong_lines("--jsonl f", lines).plain_text(), "--jsonl f line 4: is bad");
+  EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(),
+            "--jsonl f line 4: is bad");
   lines.push_back(wrong(6, "is worse"));
-  EXPECT_EQ(wrong_lines("--jsonl f", lines).plain_text(),
+  EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(),
             "--jsonl f: 2 of 5 lines are wrong:\n  line 4: is bad\n  line 6: is worse");
   for (int64_t number = 7; number < 26; ++number) lines.push_back(wrong(number, "is bad"));
-  EXPECT_TRUE(wrong_lines("--jsonl f", lines).plain_text().ends_with("and 1 more line"));
+  EXPECT_TRUE(wrong_lines("--jsonl f", lines, LineKind::kRequest)
+                  .plain_text()
+                  .ends_with("and 1 more line; --keep-going names all, and runs the others"));
+  // logits has no such flag.
+  EXPECT_TRUE(
+      wrong_lines("--jsonl f", lines, LineKind::kPrompt).plain_text().ends_with("and 1 more line"));
   const std::string longest(5000, 'x');
   for (RequestLine& line : lines) line = wrong(1, longest.c_str());
-  EXPECT_LE(wrong_lines("--jsonl f", lines).plain_text(100'000).size(), 1900u);
+  EXPECT_LE(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(100'000).size(), 1900u);
 }
 
 TEST(RequestLinesTest, AnErrorIsJsonWithTheNameOfItsField) {
