@@ -269,15 +269,28 @@ std::string peers_text(const Plan& plan) {
              "at here, so that ", kDecides, " decides.\n");
 }
 
-/// The settings under which the figures hold, as lines to copy. Another engine needs them in its
-/// environment, because it does not set them by itself.
+/// NAME=VALUE so that a shell reads it as it is. zsh for one expands a value that begins with "=".
+std::string in_shell(const std::string& setting) {
+  constexpr std::string_view kPlain =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+.,:/";
+  const size_t value = setting.find('=') + 1;
+  if (setting.find_first_not_of(kPlain, value) == std::string::npos) return setting;
+  std::string text = setting.substr(0, value) + "'";
+  for (const char c : setting.substr(value)) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+/// The settings under which the figures of one transport hold, as lines to copy. Another engine
+/// needs them in its environment, because it does not set them by itself.
 std::string exports_text(const Plan& plan) {
   std::string text;
   const char* const rung = fits_only_lean(plan) ? kLean : kDecides;
   for (const Line& line : plan.lines) {
     if (line.need.rung != rung) continue;
-    text = cat("the figures of ", rung, " hold with these settings, for any engine:\n");
-    for (const std::string& setting : line.settings) text += cat("  export ", setting, "\n");
+    text = cat("the figures of ", rung,
+               " hold with these settings, for any engine; --json has those ", "of the others:\n");
+    for (const std::string& setting : line.settings)
+      text += cat("  export ", in_shell(setting), "\n");
   }
   return text;
 }

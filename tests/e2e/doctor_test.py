@@ -292,8 +292,8 @@ class Here(harness.TestCase):
         self.assertIn("NCCL_BUFFSIZE=1048576", lean["settings"])
         text = harness.run("doctor", "--nccl-version", "2.27").stdout.decode()
         self.assertRegex(text.splitlines()[0], r"^OK: 2 ranks of NCCL 2\.27\.7 fit into /dev/shm")
-        for line in ("export NCCL_NVLS_ENABLE=0", "export NCCL_MAX_CTAS=2"):
-            self.assertIn(f"  {line}\n", text)
+        for line in ("NCCL_NVLS_ENABLE=0", "NCCL_MAX_CTAS=2", "NCCL_SOCKET_IFNAME='=lo'"):
+            self.assertIn(f"  export {line}\n", text)
 
     def test_the_settings_of_a_plan_are_those_that_it_counts_with(self):
         """Also a variable of the user's that takes the place of one of ours."""

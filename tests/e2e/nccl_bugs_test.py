@@ -1,8 +1,10 @@
-"""What doctor and a start say of NCCL's known bugs, and the one size of /dev/shm for all that NCCL
-takes. The library is the stand-in of tests/fakes, which says that it is of any version.
+"""What doctor and a start say of NCCL's known bugs, the one size of /dev/shm for all that NCCL takes,
+and the settings for other engines. The library is the stand-in of tests/fakes, which says that it is
+of any version.
 """
 import json
 import os
+import subprocess
 import unittest
 import unittest.mock
 
@@ -64,6 +66,27 @@ class ForOtherEngines(harness.TestCase):
             self.assertIn(line, printed)
         # What its ranks do not use they cannot meet anything of.
         self.assertNotIn("Shoal's ranks on", printed)
+
+
+class Settings(harness.TestCase):
+    def test_a_shell_reads_those_of_one_rung_as_they_are_and_json_has_all(self):
+        odd = "it's $HOME ~ *"
+        with unittest.mock.patch.dict(os.environ, NCCL_TOPO_FILE=odd):
+            printed = text("--nccl-version", "2.27")
+            rungs = documents("--nccl-version", "2.27")["rungs"]
+        self.assertIn("\nthe figures of nccl-shm hold with these settings, for any engine; --json has "
+                      "those of the others:\n", printed)
+        settings = {rung["rung"]: rung["settings"] for rung in rungs}
+        self.assertEqual(len(settings), 4)
+        for rung, lines in settings.items():
+            self.assertIn(f"NCCL_TOPO_FILE={odd}", lines, rung)
+        exports = [line for line in printed.splitlines() if line.startswith("  export ")]
+        self.assertIn("  export NCCL_SOCKET_IFNAME='=lo'", exports)
+        done = subprocess.run(["/bin/sh", "-c", "\n".join([*exports, "env"])],
+                              env={"PATH": os.environ["PATH"], "HOME": "/x"},
+                              stdout=subprocess.PIPE, text=True, check=True)
+        self.assertEqual({line for line in done.stdout.splitlines() if line.startswith("NCCL_")},
+                         set(settings["nccl-shm"]))
 
 
 class OneSize(harness.TestCase):
