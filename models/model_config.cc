@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/config_reader.h"
+#include "models/quantization.h"
 #include "models/rope.h"
 #include "models/rope_config.h"
 #include "runtime/base/counted.h"
@@ -93,22 +94,13 @@ void check_architecture(ConfigReader& config, const Family& family) {
   }
 }
 
-/// For example " (gptq)"; empty if the config does not say.
-std::string quantization_method(const Json& quantization) {
-  const auto method = quantization.find("quant_method");
-  if (method == quantization.end() || !method->is_string()) return "";
-  return cat(" (", in_quotes(method->get_ref<const std::string&>()), ")");
-}
-
 /// Refuses features that well-formed files of these model types may ask for, because ignoring them
 /// would change the result.
 void check_features(ConfigReader& config, const Family& family) {
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (!config.has(key)) continue;
-    config.unimplemented(cat("\"", key, "\": a quantized checkpoint",
-                             quantization_method(config.object()[key]),
-                             " is not supported; take the one in bfloat16, float16 or float32 "
-                             "that it was made from: hf download OWNER/NAME --local-dir DIR"));
+    config.unimplemented(
+        cat("\"", key, "\": ", quantized_not_supported(quantization_method(config.object()[key]))));
   }
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.integer(key, 0, kMaxInt, 0) > 0)

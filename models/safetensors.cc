@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <utility>
 
+#include "models/quantization.h"
 #include "runtime/base/json.h"
 
 namespace shoal {
@@ -246,9 +247,12 @@ Result<TensorView> Checkpoint::tensor(const std::string& name,
   const MappedFile& file = impl_->files[it->second.file];
   const std::optional<Dtype> dtype = parse_dtype(entry.dtype);
   if (!dtype) {
-    return Status::error(Code::kUnimplemented,
-                         cat("tensor \"", name, "\" in ", file.path(), " has dtype ", entry.dtype,
-                             "; supported are F32, F16 and BF16"));
+    return Status::error(
+        Code::kUnimplemented,
+        cat("tensor \"", name, "\" in ", file.path(), " has dtype ", entry.dtype, "; ",
+            is_quantized_dtype(entry.dtype)
+                ? quantized_not_supported(quantization_method_beside(impl_->dir))
+                : "supported are F32, F16 and BF16"));
   }
   if (!fits(entry.shape, shape)) {
     return Status::error(Code::kInvalidArgument, cat("tensor \"", name, "\" in ", file.path(),

@@ -142,6 +142,7 @@ void store_element(float value, Dtype dtype, std::byte* out) {
 Result<Dtype> resolve_dtype(const Checkpoint& checkpoint, std::optional<Dtype> asked) {
   const Result<TensorView> found =
       checkpoint.tensor("model.layers.0.self_attn.q_proj.weight", {-1, -1});
+  if (found.status().code() == Code::kUnimplemented) return found.status();
   // The checkpoint exists, so a missing tensor is damage, not "not found".
   if (!found.ok())
     return found.status().because_of(Code::kInvalidArgument, "find out the weights' type");

@@ -359,11 +359,11 @@ Result<ModelFiles> open_model(const std::string& dir) {
   SHOAL_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(config_json, config_path_of(dir)));
   SHOAL_ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(dir));
   SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  // A checkpoint for which this fails is damaged, so plan_engine can only fail because of --dtype.
-  if (const Status status = resolve_dtype(checkpoint, std::nullopt).status(); !status.ok()) {
-    return status.because_of(Code::kInvalidArgument,
-                             cat(dir, " holds no whole model in its safetensors files"));
-  }
+  // What fails here is quantised or damaged, so plan_engine can only fail because of --dtype.
+  const Status type = resolve_dtype(checkpoint, std::nullopt).status();
+  if (type.code() == Code::kUnimplemented) return type;
+  if (!type.ok())
+    return type.because_of(Code::kInvalidArgument, cat(dir, " holds no whole safetensors model"));
   SHOAL_ASSIGN_OR_RETURN(std::vector<WatchedFile> watched, watched_files(dir, checkpoint));
   return ModelFiles{model_name(dir),        dir,
                     std::move(config_json), std::move(config),

@@ -188,6 +188,9 @@ TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
        Code::kUnimplemented,
        "\"quantization_config\": a quantized checkpoint (\"awq\") is not supported; take the one in "
        "bfloat16, float16 or float32 that it was made from: hf download OWNER/NAME --local-dir DIR"},
+      {R"("model_type": "llama", "quantization_config": {"load_in_4bit": true})",
+       Code::kUnimplemented,
+       "\"quantization_config\": a quantized checkpoint (\"bitsandbytes\") is not supported; take"},
       {R"("model_type": "qwen2", "num_experts": 60)", Code::kUnimplemented, "num_experts"},
       {R"("model_type": "mistral", "attention_bias": true)", Code::kUnimplemented,
        "attention_bias"},

@@ -50,6 +50,23 @@ TEST(OpenModelTest, SaysWhatIsMissing) {
   }
 }
 
+TEST(OpenModelTest, QuantizedWeightsAreNoDamage) {
+  const std::filesystem::path dir = testing::TempDir() + cat("/shoal-quantized-", ::getpid());
+  std::filesystem::create_directories(dir);
+  std::filesystem::create_symlink(SHOAL_SOURCE_DIR "/models/demo/config.json", dir / "config.json");
+  const std::string header =
+      R"({"model.layers.0.self_attn.q_proj.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})";
+  std::string file(8, '\0');
+  file[0] = static_cast<char>(header.size());
+  std::ofstream(dir / "model.safetensors", std::ios::binary) << file + header + "data";
+  const Status why = open_model(dir.string()).status();
+  std::filesystem::remove_all(dir);
+  EXPECT_EQ(why.code(), Code::kUnimplemented) << why.to_string();
+  EXPECT_EQ(why.causes().size(), 1u) << why.to_string();
+  EXPECT_NE(why.message().find("a quantized checkpoint is not supported"), std::string_view::npos)
+      << why.to_string();
+}
+
 TEST(EnginePlanTest, RanksUpToTheLeaves) {
   EngineFlags flags;
   for (const int size : {1, 2, 3, 5, 8}) {
