@@ -18,6 +18,20 @@ std::string_view variable(const char* name) {
   return value == nullptr ? std::string_view() : value;
 }
 
+const char* code_of(Paint paint) {
+  switch (paint) {
+    case Paint::kBold:
+      return "1";
+    case Paint::kRed:
+      return "1;31";
+    case Paint::kYellow:
+      return "33";
+    case Paint::kGreen:
+      return "32";
+  }
+  return "0";
+}
+
 bool is_width(size_t columns) {
   return columns >= kFewestColumns && columns <= kMostColumns;
 }
@@ -48,8 +62,7 @@ size_t columns_of(int fd) {
 
 std::string painted(std::string_view text, Paint paint, bool wanted) {
   if (!wanted) return std::string(text);
-  const char* code = paint == Paint::kBold ? "1" : paint == Paint::kRed ? "1;31" : "33";
-  return cat("\x1b[", code, "m", text, "\x1b[0m");
+  return cat("\x1b[", code_of(paint), "m", text, "\x1b[0m");
 }
 
 }  // namespace shoal

@@ -19,7 +19,7 @@ bool wants_colour(int fd);
 size_t columns_of(int fd);
 inline constexpr size_t kUsualColumns = 80;
 
-enum class Paint { kBold, kRed, kYellow };
+enum class Paint { kBold, kRed, kYellow, kGreen };
 
 /// The text between the escape sequences of this paint; unchanged unless `wanted`.
 std::string painted(std::string_view text, Paint paint, bool wanted);

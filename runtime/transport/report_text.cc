@@ -8,6 +8,7 @@
 #include "runtime/base/gpu_name.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/text_values.h"
 #include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/shm_size.h"
@@ -166,31 +167,35 @@ std::string may_work_text(const TransportReport& report) {
   return cat("; without it, ", report.may_work, " may work");
 }
 
-std::string verdict_text(const TransportReport& report) {
+std::string verdict_text(const TransportReport& report, bool colour) {
+  const auto word = [colour](const char* text, Paint paint) {
+    return cat(painted(text, paint, colour), ": ");
+  };
+  const std::string ok = word("OK", Paint::kGreen), no = word("NO", Paint::kRed);
   const std::string ranks = counted(report.world_size, "rank");
   const std::string first = report.first();
   switch (report.verdict()) {
     case Verdict::kFirst:
-      if (report.world_size == 1) return "OK: one rank needs no transport.";
-      return cat("OK: ", ranks, " use ", report.rung, ", the first choice.");
+      if (report.world_size == 1) return ok + "one rank needs no transport.";
+      return cat(ok, ranks, " use ", report.rung, ", the first choice.");
     case Verdict::kAsGood:
-      return cat("OK: ", ranks, " use ", report.rung, ", which is as good as ", first, ".");
+      return cat(ok, ranks, " use ", report.rung, ", which is as good as ", first, ".");
     case Verdict::kSlower:
-      return cat("SLOWER: ", ranks, " use ", report.rung, " instead of ", first, ": ",
-                 cost_text(report.cost()),
+      return cat(word("SLOWER", Paint::kYellow), ranks, " use ", report.rung, " instead of ", first,
+                 ": ", cost_text(report.cost()),
                  report.allowed_by.empty() ? "" : cat("; ", report.allowed_by, " allows it"), ".");
     case Verdict::kForbidden:
-      return cat("NO: the policy (", report.forbidden_by,
+      return cat(no, "the policy (", report.forbidden_by,
                  ") forbids the transports that are left for ", ranks, ".");
     case Verdict::kNone:
       break;
   }
   // Nobody says the failure again, so that it is not cut as a reason in a list is.
   if (!report.failure.ok())
-    return cat("NO: ", ranks, " could not be started: ", explained(report.failure));
+    return cat(no, ranks, " could not be started: ", explained(report.failure));
   const bool untried = !report.refusals.empty() && report.refusals.size() < report.order.size();
   return cat(
-      "NO: ", none_works_text(report),
+      no, none_works_text(report),
       untried ? "; the time for a start ended before the others were tried" : may_work_text(report),
       ".");
 }
@@ -206,8 +211,8 @@ std::string figures_text(const TransportReport& report) {
                     " s (timed here and now; nothing is chosen or compared by it)");
 }
 
-std::string to_text(const TransportReport& report) {
-  std::string text = verdict_text(report) + "\n";
+std::string to_text(const TransportReport& report, bool colour) {
+  std::string text = verdict_text(report, colour) + "\n";
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += refusals_text(report) + phases_text(report) + gpus_text(report) + needs_text(report);

@@ -1,9 +1,11 @@
 #include <optional>
+#include <unistd.h>
 #include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/page_size.h"
 #include "runtime/base/quantity.h"
+#include "runtime/base/terminal.h"
 #include "runtime/supervisor/ladder.h"
 #include "runtime/transport/facts/fact_names.h"
 #include "runtime/transport/needs/process_budget.h"
@@ -115,7 +117,8 @@ std::string document(const TransportReport& report, const Beside& beside) {
 }
 
 std::string text(const TransportReport& report, const Beside& beside) {
-  std::string lines = to_text(report) + unforeseen_text(beside.unforeseen);
+  std::string lines =
+      to_text(report, wants_colour(STDOUT_FILENO)) + unforeseen_text(beside.unforeseen);
   for (const std::string& line : sweep_lines(beside.swept)) lines += line + "\n";
   return lines;
 }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <unistd.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
+#include "runtime/base/terminal.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/nccl_bug_report.h"
 #include "runtime/transport/nccl_report.h"
@@ -295,26 +297,31 @@ std::string exports_text(const Plan& plan) {
   return text;
 }
 
-std::string plan_verdict(const Plan& plan) {
+std::string plan_verdict(const Plan& plan, bool colour) {
+  const auto word = [colour](const char* text, Paint paint) {
+    return cat(painted(text, paint, colour), ": ");
+  };
+  const std::string no = word("NO", Paint::kRed);
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
   const std::string ranks = cat(group_text(plan.context.world_size, plan.context.communicators),
                                 " of NCCL ", plan.version);
   const bool one = plan.context.world_size == 1 && plan.context.communicators == 1;
   const char* const fit = one ? " fits " : " fit ";
   if (!plan.settings.ok())
-    return cat("NO: ", ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
+    return cat(no, ranks, " cannot use ", kDecides, ": ", reason_text(plan.settings), "\n");
   const std::string room = cat(
       dir.path, ", which has ", bytes_text(dir.free_bytes), " free of ", bytes_text(dir.size_bytes),
       "; ", bytes_text(plan.context.budget.headroom_bytes), " are left for others\n");
-  if (plan.fits) return cat("OK: ", ranks, fit, "into ", room);
+  if (plan.fits) return cat(word("OK", Paint::kGreen), ranks, fit, "into ", room);
   if (fits_only_lean(plan))
-    return cat("SLOWER: ", ranks, fit, "only with the settings of ", kLean, " into ", room);
-  if (!plan.room) return cat("NO: ", ranks, one ? " does" : " do", " not fit into ", room);
-  return cat("UNKNOWN: whether ", ranks, fit, "into ", room);
+    return cat(word("SLOWER", Paint::kYellow), ranks, fit, "only with the settings of ", kLean,
+               " into ", room);
+  if (!plan.room) return cat(no, ranks, one ? " does" : " do", " not fit into ", room);
+  return cat(word("UNKNOWN", Paint::kYellow), "whether ", ranks, fit, "into ", room);
 }
 
-std::string plan_text(const Plan& plan) {
-  std::string text = plan_verdict(plan) + peers_text(plan);
+std::string plan_text(const Plan& plan, bool colour) {
+  std::string text = plan_verdict(plan, colour) + peers_text(plan);
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));
@@ -328,8 +335,8 @@ std::string plan_text(const Plan& plan) {
 int run_nccl_plan(const DoctorFlags& flags) {
   const Result<Plan> plan = make_plan(flags);
   if (!plan.ok()) return report_failure(at(Stage::kStart, plan.status()));
-  const Status written =
-      write_stdout(flags.json ? json_text(plan_json(*plan)) + "\n" : plan_text(*plan));
+  const Status written = write_stdout(flags.json ? json_text(plan_json(*plan)) + "\n"
+                                                 : plan_text(*plan, wants_colour(STDOUT_FILENO)));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   return plan->fits ? 0 : kDoesNotFit;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/fd.h"
+#include "runtime/base/terminal.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
@@ -57,15 +58,18 @@ uint64_t half_of_memory() {
 Staged<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
   size_t ended = 0;
   Status written;
+  const bool colour = wants_colour(STDOUT_FILENO);
   const auto show = [&](const shmtest::Outcome& outcome) {
     ++ended;
     if (flags.min_size && !flags.json) {
-      if (written.ok()) written = write_stdout(shmtest::search_row(outcome, ended == 1));
+      if (written.ok()) written = write_stdout(shmtest::search_row(outcome, ended == 1, colour));
       return;
     }
     // A search does not know how many sizes it will try.
     const size_t of = flags.min_size ? 0 : flags.matrix.size();
-    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ended, of), "stderr");
+    const bool colour_of_stderr = wants_colour(STDERR_FILENO);
+    (void)write_all(STDERR_FILENO, shmtest::progress_line(outcome, ended, of, colour_of_stderr),
+                    "stderr");
   };
   const shmtest::RunOptions options = run_options(flags);
   // The pages of a tmpfs are the machine's memory, so that a search for more could only end in an
@@ -81,7 +85,8 @@ Staged<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
 
 std::string report_text(const ShmtestFlags& flags, const shmtest::RunResult& run) {
   if (flags.json) return shmtest::json_report(run, flags.command, SHOAL_VERSION);
-  return flags.min_size ? shmtest::search_report(run) : shmtest::table(run, flags.matrix.size());
+  return flags.min_size ? shmtest::search_report(run)
+                        : shmtest::table(run, flags.matrix.size(), wants_colour(STDOUT_FILENO));
 }
 
 /// 0, or 1 if the command failed in a condition, or a search found no size. 69 if nothing was

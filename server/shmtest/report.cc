@@ -8,6 +8,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/text_values.h"
 #include "server/shmtest/init.h"
 #include "server/shmtest/min_size.h"
@@ -69,6 +70,13 @@ size_t count(const std::vector<Outcome>& outcomes, std::string_view wanted) {
   return static_cast<size_t>(
       std::count_if(outcomes.begin(), outcomes.end(),
                     [&](const Outcome& outcome) { return verdict(outcome) == wanted; }));
+}
+
+std::string shown_verdict(const Outcome& outcome, bool colour) {
+  const Paint paint = outcome.skipped()  ? Paint::kYellow
+                      : outcome.passed() ? Paint::kGreen
+                                         : Paint::kRed;
+  return painted(verdict(outcome), paint, colour);
 }
 
 std::string padded(std::string text, size_t width) {
@@ -167,8 +175,10 @@ std::string table_heading(size_t width) {
   return cat(padded("condition", width + 2), "result  seconds  exit     shm seen    reason\n");
 }
 
-std::string table_row(const Outcome& outcome, size_t width, const std::string& reason) {
-  return cat(padded(outcome.condition, width + 2), padded(verdict(outcome), 8),
+std::string table_row(const Outcome& outcome, size_t width, bool colour) {
+  const std::string reason = row_reason(outcome);
+  // A colour has no width, and every verdict has 4 letters.
+  return cat(padded(outcome.condition, width + 2), shown_verdict(outcome, colour), "    ",
              padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
              padded(peak_text(outcome), 12), reason.empty() ? "-" : reason, "\n");
 }
@@ -269,19 +279,18 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name,
 
 }  // namespace
 
-std::string progress_line(const Outcome& outcome, size_t number, size_t of) {
+std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour) {
   const std::string reason = printable(outcome.reason());
   const std::string digits = cat(number);
   const size_t width = of == 0 ? 2 : cat(of).size();
   return cat("shmtest: [", std::string(width - std::min(width, digits.size()), ' '), digits,
              of == 0 ? std::string() : cat("/", of), "] ", padded(outcome.condition, 16), " ",
-             verdict(outcome), "  ", with_decimals(outcome.seconds, 2), " s",
+             shown_verdict(outcome, colour), "  ", with_decimals(outcome.seconds, 2), " s",
              reason.empty() ? "" : "  ", reason, "\n");
 }
 
-std::string search_row(const Outcome& outcome, bool first) {
-  return cat(first ? table_heading(kLeastWidth) : "",
-             table_row(outcome, kLeastWidth, row_reason(outcome)));
+std::string search_row(const Outcome& outcome, bool first, bool colour) {
+  return cat(first ? table_heading(kLeastWidth) : "", table_row(outcome, kLeastWidth, colour));
 }
 
 std::string search_report(const RunResult& run) {
@@ -294,7 +303,7 @@ std::string search_report(const RunResult& run) {
   return text + sigbus_text(run.outcomes) + trace_text(run.outcomes) + search_text(run);
 }
 
-std::string table(const RunResult& run, size_t conditions) {
+std::string table(const RunResult& run, size_t conditions, bool colour) {
   const std::vector<Outcome>& outcomes = run.outcomes;
   std::string text;
   size_t width = kLeastWidth;
@@ -303,7 +312,7 @@ std::string table(const RunResult& run, size_t conditions) {
     width = std::max(width, outcome.condition.size());
   }
   text += table_heading(width);
-  for (const Outcome& outcome : outcomes) text += table_row(outcome, width, row_reason(outcome));
+  for (const Outcome& outcome : outcomes) text += table_row(outcome, width, colour);
   text += unseen_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");

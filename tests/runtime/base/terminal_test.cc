@@ -69,6 +69,9 @@ TEST_F(TerminalTest, TheWidthIsTheVariablesThenTheTerminals) {
 TEST(PaintedTest, OnlyIfItIsWanted) {
   EXPECT_EQ(painted("x", Paint::kRed, false), "x");
   EXPECT_EQ(painted("x", Paint::kRed, true), "\x1b[1;31mx\x1b[0m");
+  EXPECT_EQ(painted("x", Paint::kYellow, true), "\x1b[33mx\x1b[0m");
+  EXPECT_EQ(painted("x", Paint::kGreen, true), "\x1b[32mx\x1b[0m");
+  EXPECT_EQ(painted("x", Paint::kBold, true), "\x1b[1mx\x1b[0m");
 }
 
 }  // namespace

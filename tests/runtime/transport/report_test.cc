@@ -43,6 +43,27 @@ std::string first_line(const TransportReport& report) {
   return text.substr(0, text.find('\n'));
 }
 
+TEST(TransportReport, TheWordOfTheVerdictMayHaveAColour) {
+  TransportReport forbidden = over("");
+  forbidden.forbidden_by = "--min-transport shm";
+  TransportReport failed = over("");
+  failed.failure = Status::error(Code::kUnavailable, "the start");
+  const std::vector<std::pair<TransportReport, std::string>> cases = {
+      {over("shm"), "\x1b[32mOK\x1b[0m: 2 ranks use shm, the first"},
+      {over("memfd"), "\x1b[32mOK\x1b[0m: 2 ranks use memfd, which"},
+      {over("tcp"), "\x1b[33mSLOWER\x1b[0m: 2 ranks use tcp"},
+      {over(""), "\x1b[1;31mNO\x1b[0m: no transport"},
+      {forbidden, "\x1b[1;31mNO\x1b[0m: the policy"},
+      {failed, "\x1b[1;31mNO\x1b[0m: 2 ranks could not"}};
+  for (const auto& [report, says] : cases) {
+    const std::string text = to_text(report, true), plain = to_text(report);
+    EXPECT_TRUE(text.starts_with(says)) << text;
+    // All that follows the word is the same.
+    EXPECT_EQ(text.substr(text.find(':')), plain.substr(plain.find(':')));
+    EXPECT_EQ(plain.find('\x1b'), std::string::npos);
+  }
+}
+
 TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(over("shm")), "OK: 2 ranks use shm, the first choice.");
   EXPECT_EQ(first_line(over("memfd")), "OK: 2 ranks use memfd, which is as good as shm.");

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <gtest/gtest.h>
 #include <optional>
+#include <tuple>
 
 #include "runtime/base/json.h"
 #include "server/shmtest/xml.h"
@@ -236,6 +237,28 @@ TEST(ShmtestReportTest, LinesOfProgressAreAligned) {
   // How many sizes a search tries is not known, and seldom more than 99.
   EXPECT_EQ(progress_line(exited(0), 9, 0).size(), progress_line(exited(0), 10, 0).size());
   EXPECT_TRUE(progress_line(exited(0), 100, 0).starts_with("shmtest: [100] 4k "));
+}
+
+TEST(ShmtestReportTest, AVerdictMayHaveAColourAndNoColumnMoves) {
+  Outcome skipped = exited(0);
+  skipped.never_came = "the command ended first";
+  const std::vector<std::tuple<Outcome, std::string, std::string>> cases = {
+      {exited(0), "pass", "\x1b[32mpass\x1b[0m"},
+      {exited(1), "FAIL", "\x1b[1;31mFAIL\x1b[0m"},
+      {skipped, "skip", "\x1b[33mskip\x1b[0m"}};
+  for (const auto& [outcome, word, painted] : cases) {
+    const RunResult run = {.outcomes = {outcome}};
+    const std::vector<std::pair<std::string, std::string>> texts = {
+        {table(run, 1), table(run, 1, true)},
+        {search_row(outcome, true), search_row(outcome, true, true)},
+        {progress_line(outcome, 1, 1), progress_line(outcome, 1, 1, true)}};
+    for (const auto& [plain, coloured] : texts) {
+      EXPECT_EQ(plain.find('\x1b'), std::string::npos);
+      const size_t at = coloured.find(painted);
+      ASSERT_NE(at, std::string::npos) << coloured;
+      EXPECT_EQ(std::string(coloured).replace(at, painted.size(), word), plain);
+    }
+  }
 }
 
 TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
