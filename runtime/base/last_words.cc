@@ -80,6 +80,7 @@ class Line {
     // A full pipe must not delay the end for ever. The alarm does not help a process that is PID 1,
     // or that has SIGALRM blocked.
     if (::poll(&room, 1, static_cast<int>(kLastLineMs)) > 0) {
+      clear_progress_line();
       [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text_, size_);
     }
     ::alarm(0);

@@ -6,12 +6,15 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <iterator>
 #include <mutex>
+#include <poll.h>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/patient_writer.h"
@@ -125,12 +128,47 @@ std::string format_line(LogLevel level, std::string_view text, LogFields fields)
              text, "\n");
 }
 
+/// The last line of the terminal is one that show_progress_line() has written. A handler of signals
+/// reads it.
+std::atomic<bool> g_progress_shown = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+/// What makes room for the next text. A rank does not know whether the front shows a line. But that
+/// leaves the cursor at its beginning, and otherwise there is nothing behind the cursor.
+const char* room_for_text() {
+  if (g_progress_shown) return "\r\033[K";
+  return process_rank() != kFrontRank && is_terminal(STDERR_FILENO) ? "\033[K" : "";
+}
+
+/// The signals that end this process, and are not handled otherwise, clear the line first.
+void clear_at_signals() {
+  struct sigaction action {};
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  action.sa_handler = [](int number) {
+    clear_progress_line();
+    ::raise(number);  // it ends the process when the handler returns
+  };
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    ::sigaction(number, nullptr, &before);
+    if (before.sa_handler == SIG_DFL) ::sigaction(number, &action, nullptr);
+  }
+}
+
 /// Everything that this process writes to stderr goes through here.
 struct Stderr {
-  std::mutex mutex;  // guards writer and why_lost
+  std::mutex mutex;  // guards all but `lost`
   PatientWriter writer{STDERR_FILENO};
+  bool clears_at_signals = false;
   int why_lost = 0;  // the last errno
   std::atomic<int64_t> lost = 0;
+
+  /// Writes the text in place of a progress line. Call it with the mutex held.
+  bool write(std::string_view text, int64_t wait_ms) {
+    if (!writer.write(cat(room_for_text(), text), wait_ms)) return false;
+    g_progress_shown = false;
+    return true;
+  }
 
   /// Call it with the mutex held.
   bool say_lost(int64_t wait_ms) {
@@ -139,9 +177,8 @@ struct Stderr {
     const std::string text =
         cat(counted(lines, "log line was", "log lines were"),
             " lost: ", why_lost == EAGAIN ? "nobody read them" : ::strerror(why_lost));
-    if (!writer.write(
-            format_line(LogLevel::kWarning, text, {{"event", "lost_lines"}, {"lines", lines}}),
-            wait_ms))
+    if (!write(format_line(LogLevel::kWarning, text, {{"event", "lost_lines"}, {"lines", lines}}),
+               wait_ms))
       return false;
     lost = 0;
     return true;
@@ -215,7 +252,7 @@ void log_line(LogLevel level, std::string_view text, LogFields fields, int64_t w
   Stderr& output = stderr_of_process();
   const std::lock_guard lock(output.mutex);
   if (output.lost == 0) wait_ms = std::max(wait_ms, kSlowReaderMs);
-  if (output.say_lost(wait_ms) && output.writer.write(line, wait_ms)) return;
+  if (output.say_lost(wait_ms) && output.write(line, wait_ms)) return;
   output.why_lost = output.writer.error();
   ++output.lost;
 }
@@ -230,7 +267,27 @@ void log_lost_lines() {
 bool write_stderr(std::string_view text, int64_t wait_ms) {
   Stderr& output = stderr_of_process();
   const std::lock_guard lock(output.mutex);
-  return output.writer.write(text, wait_ms);
+  return output.write(text, wait_ms);
+}
+
+void show_progress_line(std::string_view text) {
+  if (!is_terminal(STDERR_FILENO)) return;
+  Stderr& output = stderr_of_process();
+  const std::lock_guard lock(output.mutex);
+  if (text.empty()) {
+    if (g_progress_shown) (void)output.write("", 0);
+    return;
+  }
+  if (!std::exchange(output.clears_at_signals, true)) clear_at_signals();
+  g_progress_shown = true;  // before it is, because a signal may come in between
+  (void)output.writer.write(cat("\r\033[K", text, "\r"), 0);
+}
+
+void clear_progress_line() {
+  const std::string_view clearing = room_for_text();
+  pollfd room{STDERR_FILENO, POLLOUT, 0};
+  if (clearing.empty() || ::poll(&room, 1, 0) <= 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, clearing.data(), clearing.size());
 }
 
 }  // namespace shoal

@@ -89,6 +89,14 @@ void log_lost_lines();
 /// wait_ms. False: it is lost.
 bool write_stderr(std::string_view text, int64_t wait_ms = 0);
 
+/// Shows how far something is, as the last line of the terminal that stderr is. It does nothing if
+/// stderr is none. The line stays until another one is shown, or until what is written to stderr,
+/// by this process or by the log of a rank, takes its place. A signal that ends the process clears
+/// it, and so does an empty text.
+void show_progress_line(std::string_view text);
+/// Clears the line in a process that ends without its usual end. Allowed in a handler of signals.
+void clear_progress_line();
+
 inline void log_debug(std::string_view text, LogFields fields = {}) {
   log_line(LogLevel::kDebug, text, fields);
 }

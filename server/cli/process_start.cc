@@ -9,6 +9,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "runtime/base/log.h"
 #include "server/cli/exit_code.h"
 
 namespace shoal {
@@ -54,7 +55,10 @@ void start_again_with_descriptors(char** argv) {
 void end_on_signals_as_pid_1() {
   if (::getpid() != 1) return;
   struct sigaction action {};
-  action.sa_handler = [](int number) { ::_exit(128 + number); };
+  action.sa_handler = [](int number) {
+    clear_progress_line();
+    ::_exit(128 + number);
+  };
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     struct sigaction before {};
     ::sigaction(number, nullptr, &before);

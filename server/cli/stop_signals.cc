@@ -60,6 +60,7 @@ void StopSignals::receive() {
       continue;
     }
     if (!first || !started_) {
+      clear_progress_line();
       tidy_(static_cast<int>(info.ssi_signo));
       ::_exit(0);
     }

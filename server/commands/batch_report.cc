@@ -1,12 +1,10 @@
 #include "server/commands/batch_report.h"
 
 #include <chrono>
-#include <unistd.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
-#include "runtime/base/terminal.h"
 #include "server/cli/command_io.h"
 
 namespace shoal {
@@ -34,7 +32,7 @@ std::string answers_text(int64_t answered, int64_t lines) {
              answered == 1 || lines == 1 ? " has an answer" : " have an answer");
 }
 
-BatchReport::BatchReport(int64_t requests) : terminal_(is_terminal(STDERR_FILENO)) {
+BatchReport::BatchReport(int64_t requests) {
   totals_.requests = requests;
 }
 
@@ -43,15 +41,13 @@ double BatchReport::seconds() const {
 }
 
 void BatchReport::show(int64_t ended, int64_t generated_tokens) {
-  if (!terminal_) return;
   const std::string speed = rate(generated_tokens, seconds());
-  shown_ |= write_stderr(cat("\r", ended, " of ", counted(totals_.requests, "request"),
-                             speed.empty() ? "" : ", ", speed, "\033[K"));
+  show_progress_line(
+      cat(ended, " of ", counted(totals_.requests, "request"), speed.empty() ? "" : ", ", speed));
 }
 
 void BatchReport::hide() {
-  if (shown_) (void)write_stderr("\r\033[K");
-  shown_ = false;
+  show_progress_line("");
 }
 
 void BatchReport::count(const Completion& completion) {

@@ -48,10 +48,8 @@ class BatchReport {
  private:
   double seconds() const;
 
-  const bool terminal_;
   const Clock::time_point begun_ = Clock::now();
   BatchTotals totals_;
-  bool shown_ = false;
 };
 
 }  // namespace shoal

@@ -243,7 +243,7 @@ Ending failed(const Status& status, const std::string& what) {
 /// changes, elsewhere as lines of the log. An empty text takes the line away.
 void show_progress(const std::string& text) {
   if (log_options().level > LogLevel::kInfo && is_terminal(STDERR_FILENO))
-    (void)write_stderr(cat("\r\033[K", text));
+    show_progress_line(text);
   else if (!text.empty())
     log_info(text);
 }

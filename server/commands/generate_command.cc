@@ -95,7 +95,9 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 void keep_signal(int number) {
   int none = 0;
-  if (!g_signal.compare_exchange_strong(none, number)) ::_exit(128 + number);
+  if (g_signal.compare_exchange_strong(none, number)) return;
+  clear_progress_line();
+  ::_exit(128 + number);
 }
 
 /// From now on the first SIGINT or SIGTERM is kept in g_signal, so that the batch can write what is

@@ -6,6 +6,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
+#include "runtime/base/terminal.h"
 #include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
@@ -23,10 +24,8 @@ constexpr int64_t kCollectiveTimeoutMs = 3'600'000;
 class ProgressPrinter {
  public:
   explicit ProgressPrinter(ProgressStyle style)
-      : terminal_(::isatty(STDERR_FILENO) == 1), style_(style) {}
-  ~ProgressPrinter() {
-    if (line_shown_) (void)write_stderr("\r\033[K");
-  }
+      : terminal_(is_terminal(STDERR_FILENO)), style_(style) {}
+  ~ProgressPrinter() { show_progress_line(""); }
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
 
@@ -39,7 +38,7 @@ class ProgressPrinter {
     shown_ = percent;
     shown_at_ = Clock::now();
     if (terminal_) {
-      show_line(cat("loading ", percent, " %"));
+      show_progress_line(cat("loading ", percent, " %"));
     } else if (style_ == ProgressStyle::kLogged) {
       log_loading(percent / step * step);
     }
@@ -51,7 +50,7 @@ class ProgressPrinter {
     const bool same = slow_ == phase;
     if (terminal_) {
       if (same && seconds_since(shown_at_) < kSlowSeconds) return;
-      show_line(cat(phase_meaning(phase), " for ", static_cast<int>(seconds), " s"));
+      show_progress_line(cat(phase_meaning(phase), " for ", static_cast<int>(seconds), " s"));
     } else if (!same && style_ == ProgressStyle::kLogged) {
       log_slow_phase(phase, kSlowSeconds);
     }
@@ -62,15 +61,9 @@ class ProgressPrinter {
  private:
   static constexpr int kSlowSeconds = 1;
 
-  void show_line(const std::string& text) {
-    (void)write_stderr(cat("\r\033[K", text));
-    line_shown_ = true;
-  }
-
   const bool terminal_;
   const ProgressStyle style_;
   int shown_ = 0;              // percent
-  bool line_shown_ = false;    // on a terminal
   std::optional<Phase> slow_;  // the last one that was shown
   Clock::time_point shown_at_ = Clock::now();
 };

@@ -218,7 +218,7 @@ class OnATerminal(harness.TestCase):
     @staticmethod
     def go_on_once_it_says_how_far(process, text: list[bytes]):
         rank = harness.stopped_rank(process.pid)
-        said = rb"\r0 of 2 requests, [\d.]+ tokens/s\x1b\[K"
+        said = rb"\r\x1b\[K0 of 2 requests, [\d.]+ tokens/s\r"
         harness.wait_until(lambda: re.search(said, b"".join(text)), "how far it is")
         os.kill(rank, signal.SIGCONT)
 

@@ -1,4 +1,4 @@
-"""The program on a terminal of its own, as a user has it."""
+"""The program on a terminal of its own, as a user has it, and what the terminal shows."""
 import fcntl
 import os
 import pty
@@ -7,6 +7,21 @@ import termios
 import threading
 
 import harness
+
+
+def screen(text: str) -> list[str]:
+    """The lines that a wide terminal shows in the end. The last is that of the cursor."""
+    lines, line, at = [], "", 0
+    for part in re.findall(r"[\r\n]|\x1b\[K|[^\r\n\x1b]+", re.sub(r"\x1b\[[\d;]*m", "", text)):
+        if part == "\n":
+            lines, line, at = [*lines, line], "", 0
+        elif part == "\r":
+            at = 0
+        elif part == "\x1b[K":
+            line = line[:at]
+        else:
+            line, at = line[:at] + part + line[at + len(part):], at + len(part)
+    return [*lines, line]
 
 
 class Terminal:

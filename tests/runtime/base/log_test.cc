@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
+#include <fcntl.h>
+#include <functional>
 #include <gtest/gtest.h>
 #include <optional>
 #include <set>
@@ -12,7 +16,9 @@
 #include <unistd.h>
 #include <vector>
 
+#include "runtime/base/fd.h"
 #include "runtime/base/json.h"
+#include "tests/in_child.h"
 
 namespace shoal {
 namespace {
@@ -151,6 +157,95 @@ TEST_F(LogTest, LinesOfThreadsStayWhole) {
     messages.insert(line.substr(line.find('<')));
   }
   EXPECT_EQ(messages.size(), size_t{kThreads * kLines});
+}
+
+/// What a process of its own leaves on a terminal that is its stderr. how: how it has ended, if it
+/// did not by itself.
+std::string on_a_terminal(const std::function<void()>& body, std::string* how) {
+  const Fd outer(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  if (!outer.valid() || ::grantpt(outer.get()) != 0 || ::unlockpt(outer.get()) != 0) return "";
+  *how = in_child([&] {
+    const Fd inner(::open(::ptsname(outer.get()), O_RDWR | O_NOCTTY | O_CLOEXEC));
+    ::dup2(inner.get(), STDERR_FILENO);
+    body();
+    return std::string();
+  });
+  std::string shown;
+  char buffer[1024];
+  for (ssize_t got; (got = ::read(outer.get(), buffer, sizeof buffer)) > 0;)
+    shown.append(buffer, static_cast<size_t>(got));
+  return shown;
+}
+
+/// Whether this and a time of day are the beginning of the text.
+bool begins_with_time(const std::string& text, const std::string& before) {
+  return text.starts_with(before) &&
+         with_time_masked(text.substr(before.size())).starts_with("99:99:99.999 INFO ");
+}
+
+const std::string kShown = "\r\033[Kloading 78 %\r";
+
+TEST(ProgressLineTest, ALineOfTheLogTakesItsPlace) {
+  std::string how;
+  const std::string shown = on_a_terminal(
+      [] {
+        show_progress_line("loading 78 %");
+        log_info("one");
+        log_info("two");
+        show_progress_line("loading 79 %");
+        show_progress_line("");
+        show_progress_line("");
+      },
+      &how);
+  EXPECT_EQ(how, "");
+  ASSERT_NE(shown.find(" one"), std::string::npos) << shown;
+  const std::string cleared = "\r\033[K";
+  EXPECT_TRUE(begins_with_time(shown, kShown + cleared)) << shown;
+  EXPECT_TRUE(begins_with_time(shown.substr(shown.find(" one")), " one\r\n")) << shown;
+  EXPECT_TRUE(shown.ends_with(cat("] two\r\n", cleared, "loading 79 %\r", cleared))) << shown;
+}
+
+// The front's line, which a rank knows nothing of, leaves the cursor at its beginning.
+TEST(ProgressLineTest, SoDoesTheLogOfARank) {
+  std::string how;
+  const std::string shown = on_a_terminal(
+      [] {
+        set_process_rank(1);
+        log_info("one");
+      },
+      &how);
+  EXPECT_TRUE(begins_with_time(shown, "\033[K")) << shown;
+}
+
+TEST(ProgressLineTest, AnEndBySignalClearsIt) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    std::string how;
+    const std::string shown = on_a_terminal(
+        [number] {
+          std::signal(number, SIG_DFL);
+          show_progress_line("loading 78 %");
+          ::raise(number);
+        },
+        &how);
+    EXPECT_EQ(how, cat("signal ", number));
+    EXPECT_EQ(shown, kShown + "\r\033[K");
+  }
+}
+
+TEST(ProgressLineTest, AHandlerOfTheProgramStays) {
+  std::string how;
+  (void)on_a_terminal(
+      [] {
+        std::signal(SIGTERM, SIG_IGN);
+        show_progress_line("loading 78 %");
+        ::raise(SIGTERM);
+      },
+      &how);
+  EXPECT_EQ(how, "");
+}
+
+TEST_F(LogTest, APipeHasNoProgressLine) {
+  EXPECT_EQ(written_by([] { show_progress_line("loading 78 %"); }), "");
 }
 
 TEST(JsonEscapeTest, OnlyValidUtf8ComesThrough) {
