@@ -36,6 +36,8 @@ const char* fault_name(Fault fault) {
 
 const char* phase_name(Phase phase) {
   switch (phase) {
+    case Phase::kLook:
+      return "look";
     case Phase::kBudget:
       return "budget";
     case Phase::kProbe:
@@ -64,6 +66,8 @@ const char* phase_name(Phase phase) {
 
 const char* phase_meaning(Phase phase) {
   switch (phase) {
+    case Phase::kLook:
+      return "the model's files are being looked at";
     case Phase::kBudget:
       return "what the transport needs is being compared with what is free";
     case Phase::kProbe:

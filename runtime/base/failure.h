@@ -7,10 +7,11 @@
 
 namespace shoal {
 
-/// What a group of ranks is doing, from the first look at a transport to its steps, in this order.
-/// The front runs the first four phases, each rank runs those up to kWarmUp by itself, and in kStep
+/// What a group of ranks is doing, from the first look at its files to its steps, in this order.
+/// The front runs the first five phases, each rank runs those up to kWarmUp by itself, and in kStep
 /// and kIdle all ranks work together.
 enum class Phase : int32_t {
+  kLook,      ///< reads parts of the model's files for the first time
   kBudget,    ///< compares what a transport needs with what is available
   kProbe,     ///< tries out what the host facts cannot answer
   kReserve,   ///< takes the memory of the transport
@@ -31,7 +32,8 @@ const char* phase_meaning(Phase phase);
 
 /// Whether ranks move bytes to each other in this phase. In the others a rank works alone.
 constexpr bool moves_bytes(Phase phase) {
-  return phase != Phase::kSpawn && phase != Phase::kLoad && phase != Phase::kTouch;
+  return phase != Phase::kLook && phase != Phase::kSpawn && phase != Phase::kLoad &&
+         phase != Phase::kTouch;
 }
 
 /// How many seconds a start spent in each of its phases. A phase that the start never entered has

@@ -67,7 +67,8 @@ Attempt<std::unique_ptr<Supervisor>> Supervisor::start(SupervisorOptions options
   std::unique_ptr<Supervisor> supervisor(new Supervisor(std::move(options), std::move(facts)));
   std::optional<Failure> failure;
   supervisor->ranks_thread_.run([&] {
-    const StartControl control = supervisor->new_control();
+    StartControl control = supervisor->new_control();
+    control.deadline = sooner(control.deadline, supervisor->options_.start_by);
     failure = supervisor->try_start(control);
     if (failure) failure = supervisor->recover(*failure, control);
   });

@@ -53,6 +53,8 @@ struct SupervisorHooks {
 struct SupervisorOptions {
   LadderOptions ladder;
   WorkerGroupOptions group;
+  /// The first start ends by then, if that is less than group.startup_timeout_s from its beginning.
+  Deadline start_by = Deadline::infinite();
   int max_restarts = 0;  ///< how often lost ranks are started again; 0: their loss is the end
   /// How long step() waits for a restart before it returns, so that its caller can do other things.
   double answer_s = 0.1;

@@ -121,6 +121,19 @@ void watch_model(ModelWatch& model, SupervisorHooks* hooks) {
   };
 }
 
+/// The first look at the model's files, which is shown like the phases of the ranks.
+Attempt<std::unique_ptr<ModelWatch>> first_look(const EnginePlan& plan, Deadline deadline,
+                                                const SupervisorHooks& hooks) {
+  const Clock::time_point begun = Clock::now();
+  Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files, deadline, [&] {
+    if (hooks.on_phase_now) hooks.on_phase_now(Phase::kLook, seconds_since(begun));
+    return false;  // a signal ends the process
+  });
+  if (hooks.on_start_over) hooks.on_start_over();
+  if (!model.ok()) return Failure{model.status(), Phase::kLook, kFrontRank, model.status().fault()};
+  return std::move(model).value();
+}
+
 /// Whether there are no ranks because something that the first start had is gone: a resource, or
 /// the program's file.
 bool cannot_start_again(const Failure& failure) {
@@ -219,8 +232,9 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   options.group.start.work = encode(plan.model);
   const auto told = std::make_shared<std::function<void(int)>>(std::move(on_loading));
   options.hooks = hooks_for(progress, [told](int percent) { (*told)(percent); });
-  Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
-  if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
+  options.start_by = Deadline::after_s(flags.transport.startup_timeout_s);
+  Attempt<std::unique_ptr<ModelWatch>> model = first_look(plan, options.start_by, options.hooks);
+  if (!model.ok()) return model.failure();
   watch_model(**model, &options.hooks);
   Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts));
@@ -251,8 +265,10 @@ std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const Engine
   options.ladder.on_refused = nullptr;       // and so are the refusals
   *report = Ladder(options.ladder, facts, plan.world_size).report();
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts)) return refused;
-  const Result<std::unique_ptr<ModelWatch>> model = ModelWatch::start(plan.files);
-  if (!model.ok()) return Failure{model.status(), Phase::kIdle, kFrontRank, model.status().fault()};
+  options.start_by = Deadline::after_s(flags.transport.startup_timeout_s);
+  const Attempt<std::unique_ptr<ModelWatch>> model =
+      first_look(plan, options.start_by, options.hooks);
+  if (!model.ok()) return model.failure();
   const Attempt<std::unique_ptr<Supervisor>> supervisor =
       Supervisor::start(std::move(options), std::move(facts), report);
   if (!supervisor.ok()) return supervisor.failure();

@@ -63,6 +63,7 @@ class ModelWatch::Looks {
     WatchedFile watched;
     bool reported = false;  ///< as replaced
   };
+  void remember_files();
   void look_at_files(bool asked);
   void look_at(Entry& entry, bool always);
   void begin(const HeldFile& file);
@@ -83,15 +84,12 @@ class ModelWatch::Looks {
   bool ended_ = false;
 };
 
-Result<std::unique_ptr<ModelWatch>> ModelWatch::start(std::vector<WatchedFile> files) {
-  const auto mapped = static_cast<size_t>(std::count_if(
-      files.begin(), files.end(), [](const WatchedFile& file) { return file.mapped; }));
-  const size_t chunks = std::max(kChunks / std::max<size_t>(mapped, 1), kChunksOfAFile);
-  for (const WatchedFile& watched : files) {
-    SHOAL_RETURN_IF_ERROR(
-        watched.file->take_fingerprint(static_cast<int>(watched.mapped ? chunks : kChunksOfAFile)));
-  }
-  return std::unique_ptr<ModelWatch>(new ModelWatch(std::move(files)));
+Result<std::unique_ptr<ModelWatch>> ModelWatch::start(std::vector<WatchedFile> files,
+                                                      Deadline deadline,
+                                                      const std::function<bool()>& given_up) {
+  std::unique_ptr<ModelWatch> watch(new ModelWatch(std::move(files)));
+  SHOAL_RETURN_IF_ERROR(watch->look(deadline, given_up));
+  return watch;
 }
 
 ModelWatch::ModelWatch(std::vector<WatchedFile> files)
@@ -127,13 +125,13 @@ ModelWatch::Looks::Looks(std::vector<WatchedFile> files) {
 
 void ModelWatch::Looks::run() {
   std::unique_lock lock(mutex_);
-  for (;;) {
+  for (bool first = true;; first = false) {
     wake_.wait_for(lock, kPause, [this] { return stop_ || asked_ != answered_; });
     if (stop_) break;
     const uint64_t asked = asked_;
     const bool is_asked = asked != answered_;
     lock.unlock();
-    look_at_files(is_asked);
+    first ? remember_files() : look_at_files(is_asked);
     lock.lock();
     reading_ = nullptr;
     abandoned_ = {};
@@ -185,6 +183,22 @@ Status ModelWatch::Looks::compare(const std::vector<uint64_t>& sums) {
 Status ModelWatch::Looks::changed() const {
   const std::lock_guard lock(mutex_);
   return changed_;
+}
+
+/// The first look, which the later ones compare with.
+void ModelWatch::Looks::remember_files() {
+  const auto mapped = static_cast<size_t>(std::count_if(
+      entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.watched.mapped; }));
+  const size_t chunks = std::max(kChunks / std::max<size_t>(mapped, 1), kChunksOfAFile);
+  for (const auto& [watched, reported] : entries_) {
+    begin(*watched.file);
+    const Status taken =
+        watched.file->take_fingerprint(static_cast<int>(watched.mapped ? chunks : kChunksOfAFile));
+    if (taken.ok()) continue;
+    const std::lock_guard lock(mutex_);
+    changed_ = taken;
+    return;
+  }
 }
 
 /// Warns of files that were replaced, once for each file. Anyone who replaces a model replaces many

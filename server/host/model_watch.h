@@ -38,13 +38,16 @@ Status file_does_not_answer(const std::string& path, double seconds);
 /// that are compared as they were is the same until the first ranks have loaded, because nothing
 /// else tells then whether they have loaded one version of the file. Afterwards it is only logged.
 ///
-/// Once it has started, no function of it reads the files on the caller's thread, because a read of
-/// a file whose file system is gone does not end. If the thread hangs there, it is left behind with
-/// all that it uses. All functions may be called from any thread.
+/// No function of it reads the files on the caller's thread, because a read of a file whose file
+/// system is gone does not end. If the thread hangs there, it is left behind with all that it uses.
+/// All functions may be called from any thread.
 class ModelWatch {
  public:
-  /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read.
-  static Result<std::unique_ptr<ModelWatch>> start(std::vector<WatchedFile> files);
+  /// Remembers the files as they are now. DATA_LOSS: one of them cannot be read, or was changed
+  /// since it was opened. The other errors, and when they come, are those of look().
+  static Result<std::unique_ptr<ModelWatch>> start(std::vector<WatchedFile> files,
+                                                   Deadline deadline,
+                                                   const std::function<bool()>& given_up = {});
   ~ModelWatch();
 
   /// Looks now, and compares parts of the mapped files whatever their times say. DATA_LOSS, with

@@ -1,15 +1,17 @@
-"""The files of the model do not answer any more, as those of a file server that is gone: a restart of
-the ranks has an end, and so has the server.
+"""The files of the model do not answer any more, as those of a file server that is gone: a start and a
+restart of the ranks have an end, and so has the server.
 
 A seccomp filter lets the kernel hold the front's reads of the weights.
 """
 import os
+import pty
 import re
 import signal
 import subprocess
 
 import denied
 import harness
+import terminal
 from model_files_test import ENDLESS, FLAGS, IN_THE_STREAM, PIECE, CopiedModel
 
 
@@ -49,6 +51,51 @@ class SilentFiles(CopiedModel):
         self.assertIn("requests that still ran after 1 s were cancelled", server.err.rest())
         self.assertNotIn("the shutdown hangs", server.err.rest())
         self.assertNotEqual(client.wait(), 0)
+
+
+class SilentStart(CopiedModel):
+    """They have not answered since they were opened."""
+
+    def start_on_silence(self, command: str, *flags, **popen) -> harness.Process:
+        reads = denied.HeldReads(PIECE)
+        reads.hold()
+        try:
+            process = harness.start(command, self.model, *flags, preexec_fn=reads.install, **popen)
+        except subprocess.SubprocessError:
+            self.skipTest("the kernel holds no calls here")
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        reads.start()
+        self.assertTrue(reads.held.wait(harness.GUARD))
+        return process
+
+    def test_it_ends_when_the_time_of_a_start_is_over(self):
+        for command, *flags in (("serve", "--grpc-port", 0), ("generate", "--prompt", "In"), ("doctor",)):
+            process = self.start_on_silence(command, *flags, "--startup-timeout", 3)
+            out, err = (text.decode() for text in process.communicate())
+            self.assertEqual(process.returncode, harness.WORKER_DIED, out + err)
+            self.assertIn(f"{self.weights} does not answer", out if command == "doctor" else err)
+            self.assertNotIn("READY", out)
+            self.assertEqual("start: look is not over after 1 s: the model's files are being looked at\n" in err,
+                             command == "serve", err)
+
+    def test_a_terminal_shows_it_until_a_signal_ends_it(self):
+        for code, *words in ((-signal.SIGTERM, "generate", "--prompt", "In"), (0, "serve", "--grpc-port", 0)):
+            ours, inner = pty.openpty()
+            self.addCleanup(os.close, ours)
+            process = self.start_on_silence(*words, stdout=inner, stderr=inner)
+            os.close(inner)
+            shown = b""
+            line = rb"\r\033\[Kthe model's files are being looked at for (\d+) s"
+            while len(set(re.findall(line, shown))) < 2:
+                shown += os.read(ours, 4096)
+            process.terminate()
+            self.assertEqual(process.wait(), code)
+            try:
+                while True:
+                    shown += os.read(ours, 4096)
+            except OSError:
+                pass  # the other end is closed
+            self.assertEqual(terminal.screen(shown.decode())[-1], "", shown)
 
 
 if __name__ == "__main__":

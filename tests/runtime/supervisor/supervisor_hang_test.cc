@@ -1,6 +1,7 @@
 // What a supervisor does about ranks that do not answer in a step. The ranks are real: this program
 // is its own worker. Time passes for the front as the tests say.
 #include <chrono>
+#include <cstdlib>
 #include <gtest/gtest.h>
 #include <optional>
 #include <thread>
@@ -29,6 +30,18 @@ TEST(SupervisorHang, AStoppedRankCostsTheRungAndTheRequestsNothing) {
     EXPECT_EQ(told.restarts.back().fault, Fault::kHeldUp);
   }
   EXPECT_EQ(supervisor->report().rung, "memfd");
+}
+
+// A caller may have used some of the time that a start has.
+TEST(SupervisorHang, AFirstStartEndsByTheMomentThatItIsTold) {
+  ::setenv("SHOAL_TEST_FAULT", "0:load:stop", 1);
+  SupervisorOptions options = options_for(5);
+  options.group.explain_ms = 0;  // this rank does not answer
+  options.start_by = Deadline::after_ms(0);
+  const Status status = Supervisor::start(std::move(options), gather_host_facts({})).status();
+  ::unsetenv("SHOAL_TEST_FAULT");
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.to_string().find("startup_timeout"), std::string::npos) << status.to_string();
 }
 
 /// Rank 1 of a supervisor's first group, while a step runs.

@@ -46,7 +46,7 @@ class ModelWatchTest : public testing::Test {
                         std::string_view(name) != "config.json"});
     }
     testing::internal::CaptureStderr();
-    watch_ = ModelWatch::start(files_).value();
+    watch_ = ModelWatch::start(files_, in_time()).value();
   }
   ~ModelWatchTest() override {
     (void)testing::internal::GetCapturedStderr();
@@ -61,6 +61,10 @@ class ModelWatchTest : public testing::Test {
   void rename_over(const std::string& name) const {
     write("new", "other");
     fs::rename(path("new"), path(name));
+  }
+  /// The file, opened once more.
+  WatchedFile held(const std::string& name) const {
+    return {std::make_shared<HeldFile>(HeldFile::open(path(name)).value()), true};
   }
   /// What has been said on stderr since the last call, when it has looked once more. It also looks
   /// by itself, whenever it likes.
@@ -170,8 +174,7 @@ TEST_F(ModelWatchTest, ALookThatIsGivenUpIsNoAnswer) {
 }
 
 TEST_F(ModelWatchTest, AFileThatDoesNotAnswerIsNamedAndLeftBehind) {
-  const WatchedFile file = {
-      std::make_shared<HeldFile>(HeldFile::open(path("a.safetensors")).value()), true};
+  const WatchedFile file = held("a.safetensors");
   HeldReads* reads = nullptr;
   std::promise<void> prepared;
   std::unique_ptr<ModelWatch> watch;
@@ -179,7 +182,7 @@ TEST_F(ModelWatchTest, AFileThatDoesNotAnswerIsNamedAndLeftBehind) {
   std::thread starter([&] {
     reads = HeldReads::make();
     prepared.set_value();
-    if (reads->can_be_held()) watch = ModelWatch::start({file}).value();
+    if (reads->can_be_held()) watch = ModelWatch::start({file}, in_time()).value();
     over = true;
   });
   prepared.get_future().wait();
@@ -206,6 +209,63 @@ TEST_F(ModelWatchTest, AFileThatDoesNotAnswerIsNamedAndLeftBehind) {
   watch.reset();
   over = true;
   time.join();
+}
+
+/// A first look at a file that does not answer. gives_up: it is given up once the file is being
+/// read.
+Status first_look_at_silence(const WatchedFile& file, Deadline (*deadline)(), bool gives_up) {
+  HeldReads* reads = nullptr;
+  std::promise<void> prepared;
+  std::promise<Status> looked;
+  std::atomic<bool> held = false, asked = false, over = false;
+  const MovedClock clock;
+  std::thread starter([&] {
+    reads = HeldReads::make();
+    prepared.set_value();
+    const auto given_up = [&] {
+      asked = true;
+      return gives_up && held;
+    };
+    looked.set_value(reads->can_be_held() ? ModelWatch::start({file}, deadline(), given_up).status()
+                                          : Status());
+    over = true;
+  });
+  prepared.get_future().wait();
+  if (reads->can_be_held()) {
+    EXPECT_TRUE(reads->hold(kGuardMs));
+    held = true;
+    EXPECT_TRUE(eventually([&] {
+      MovedClock::advance(0.1);
+      return over.load();
+    }));
+    EXPECT_TRUE(asked) << "so that the caller can say what it waits for";
+  }
+  starter.join();
+  return looked.get_future().get();
+}
+
+TEST_F(ModelWatchTest, AStartOnAFileThatDoesNotAnswerEndsByItsDeadline) {
+  const Status late = first_look_at_silence(
+      held("a.safetensors"), [] { return Deadline::after_ms(0); }, false);
+  if (late.ok()) GTEST_SKIP() << "the kernel holds no calls here";
+  EXPECT_EQ(late.code(), Code::kAborted) << late.to_string();
+  EXPECT_EQ(late.fault(), Fault::kModelChanged);
+  EXPECT_NE(late.message().find("a.safetensors does not answer"), std::string_view::npos)
+      << late.to_string();
+}
+
+TEST_F(ModelWatchTest, AStartThatIsGivenUpEnds) {
+  const Status given_up = first_look_at_silence(
+      held("a.safetensors"), [] { return Deadline::infinite(); }, true);
+  if (given_up.ok()) GTEST_SKIP() << "the kernel holds no calls here";
+  EXPECT_EQ(given_up.fault(), Fault::kGivenUp) << given_up.to_string();
+}
+
+TEST_F(ModelWatchTest, AFileThatWasWrittenToSinceItWasOpenedEndsAStart) {
+  const WatchedFile file = held("b.safetensors");
+  write("b.safetensors", "b");
+  const Status changed = ModelWatch::start({file}, in_time()).status();
+  EXPECT_EQ(changed.fault(), Fault::kModelChanged) << changed.to_string();
 }
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
@@ -260,7 +320,7 @@ class ServedWeights {
     std::vector<WatchedFile> watched;
     for (const FileInMemory& file : files_)
       watched.push_back({file.held(), watched.size() < weights_.size()});
-    std::unique_ptr<ModelWatch> started = ModelWatch::start(std::move(watched)).value();
+    std::unique_ptr<ModelWatch> started = ModelWatch::start(std::move(watched), in_time()).value();
     EXPECT_TRUE(started->loaded(sums(), in_time()).ok()) << started->changed().to_string();
     return started;
   }
