@@ -22,8 +22,8 @@ class ProgressLine(harness.TestCase):
 
     def test_lines_of_the_log_take_its_place(self):
         for ranks in (1, 2):
-            terminal, rank = self.stopped_start("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 1,
-                                                "-tp", ranks, "--log-level", "info")
+            terminal, rank = self.stopped_start("generate", harness.DEMO, "--prompt", "In", "--json",
+                                                "--max-tokens", 1, "-tp", ranks, "--log-level", "info")
             os.kill(rank, signal.SIGCONT)
             self.assertEqual(terminal.code(), 0, terminal.shown)
             lines = screen(terminal.shown)
