@@ -102,6 +102,12 @@ HeldFile::Change HeldFile::look(bool always) {
   return changed && !renamed ? Change::kTouched : Change::kNone;
 }
 
+bool HeldFile::written() const {
+  struct stat now {};
+  return ::fstat(fd_.get(), &now) != 0 || now.st_size != seen_.st_size ||
+         !same_time(now.st_mtim, seen_.st_mtim) || !same_time(now.st_ctim, seen_.st_ctim);
+}
+
 bool HeldFile::replaced() const {
   struct stat there {};
   if (::stat(path_.c_str(), &there) == 0)

@@ -41,6 +41,10 @@ class HeldFile {
   /// take_fingerprint() before.
   Change look(bool always = false);
 
+  /// True if the size or a time of the file is another than when it was opened, or cannot be seen.
+  /// Whoever has found nonsense in the file then knows why. Call it before look().
+  bool written() const;
+
   /// True if the path leads to another file by now, or to none.
   bool replaced() const;
 

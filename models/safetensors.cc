@@ -21,11 +21,13 @@ constexpr size_t kMaxIndexBytes = 100'000'000;
 /// for any number of ranks.
 class MappedFile {
  public:
-  static Result<MappedFile> open(const std::string& path) {
-    SHOAL_ASSIGN_OR_RETURN(HeldFile held, HeldFile::open(path));
-    if (held.bytes() == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
-    SHOAL_ASSIGN_OR_RETURN(MappedFile file, map({path, held.fd(), held.bytes()}));
-    file.held_ = std::make_shared<HeldFile>(std::move(held));
+  static Result<MappedFile> open(const std::string& path, HeldFiles* opened) {
+    SHOAL_ASSIGN_OR_RETURN(HeldFile found, HeldFile::open(path));
+    const auto held = std::make_shared<HeldFile>(std::move(found));
+    if (opened != nullptr) opened->push_back(held);
+    if (held->bytes() == 0) return Status::error(Code::kInvalidArgument, cat(path, " is empty"));
+    SHOAL_ASSIGN_OR_RETURN(MappedFile file, map({path, held->fd(), held->bytes()}));
+    file.held_ = held;
     return file;
   }
   static Result<MappedFile> map(const CheckpointLayout::File& from) {
@@ -106,8 +108,8 @@ struct Checkpoint::Impl {
   std::vector<MappedFile> files;
   std::map<std::string, Placed> tensors;
 
-  Status add_single_file();
-  Status add_shards();
+  Status add_single_file(HeldFiles* opened);
+  Status add_shards(HeldFiles* opened);
 };
 
 Checkpoint::Checkpoint() : impl_(std::make_unique<Impl>()) {}
@@ -115,8 +117,8 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
-Status Checkpoint::Impl::add_single_file() {
-  SHOAL_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(dir, "/", kSingleFile)));
+Status Checkpoint::Impl::add_single_file(HeldFiles* opened) {
+  SHOAL_ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(cat(dir, "/", kSingleFile), opened));
   SHOAL_ASSIGN_OR_RETURN(std::vector<TensorEntry> entries, file.header());
   for (TensorEntry& entry : entries) {
     std::string name = entry.name;
@@ -126,14 +128,14 @@ Status Checkpoint::Impl::add_single_file() {
   return {};
 }
 
-Status Checkpoint::Impl::add_shards() {
+Status Checkpoint::Impl::add_shards(HeldFiles* opened) {
   const std::string index_path = cat(dir, "/", kIndexFile);
   SHOAL_ASSIGN_OR_RETURN(const std::string text, read_file(index_path, kMaxIndexBytes));
   SHOAL_ASSIGN_OR_RETURN(const auto shard_of, parse_safetensors_index(text, index_path));
   std::map<std::string, std::vector<const std::string*>> tensors_of;
   for (const auto& [tensor, shard] : shard_of) tensors_of[shard].push_back(&tensor);
   for (const auto& [shard, wanted] : tensors_of) {
-    Result<MappedFile> file = MappedFile::open(cat(dir, "/", shard));
+    Result<MappedFile> file = MappedFile::open(cat(dir, "/", shard), opened);
     // The index exists, so a missing shard is a damaged checkpoint, not "not found".
     if (!file.ok()) {
       return file.status().because_of(Code::kInvalidArgument,
@@ -156,15 +158,15 @@ Status Checkpoint::Impl::add_shards() {
   return {};
 }
 
-Result<Checkpoint> Checkpoint::open(const std::string& model_dir) {
+Result<Checkpoint> Checkpoint::open(const std::string& model_dir, HeldFiles* opened) {
   Checkpoint checkpoint;
   Impl& impl = *checkpoint.impl_;
   impl.dir = model_dir;
   // The single file is tried first, as in transformers.
   if (exists(cat(model_dir, "/", kSingleFile))) {
-    SHOAL_RETURN_IF_ERROR(impl.add_single_file());
+    SHOAL_RETURN_IF_ERROR(impl.add_single_file(opened));
   } else if (exists(cat(model_dir, "/", kIndexFile))) {
-    SHOAL_RETURN_IF_ERROR(impl.add_shards());
+    SHOAL_RETURN_IF_ERROR(impl.add_shards(opened));
   } else {
     const bool pickled = exists(cat(model_dir, "/pytorch_model.bin")) ||
                          exists(cat(model_dir, "/pytorch_model.bin.index.json"));
@@ -224,8 +226,8 @@ CheckpointLayout Checkpoint::layout() const {
   return layout;
 }
 
-std::vector<std::shared_ptr<HeldFile>> Checkpoint::files() const {
-  std::vector<std::shared_ptr<HeldFile>> files;
+HeldFiles Checkpoint::files() const {
+  HeldFiles files;
   for (const MappedFile& file : impl_->files) {
     if (file.held()) files.push_back(file.held());
   }

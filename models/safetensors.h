@@ -50,14 +50,17 @@ void fields(Archive& archive, CheckpointLayout& l) {
   archive(l.files, l.tensors);
 }
 
+using HeldFiles = std::vector<std::shared_ptr<HeldFile>>;
+
 /// The tensors of a model directory (model.safetensors, or model.safetensors.index.json and its
 /// shards), mapped read-only and shared. The kernel loads a page when it is touched, so each rank
 /// reads only what it uses.
 class Checkpoint {
  public:
   /// NOT_FOUND: the directory has no checkpoint; INVALID_ARGUMENT: damaged. A tensor of a dtype
-  /// other than F32, F16 and BF16 is not an error here: tensor() refuses it.
-  static Result<Checkpoint> open(const std::string& model_dir);
+  /// other than F32, F16 and BF16 is not an error here: tensor() refuses it. opened: gets each file
+  /// that was opened, also if one of them is damaged.
+  static Result<Checkpoint> open(const std::string& model_dir, HeldFiles* opened = nullptr);
 
   /// Maps the files of a checkpoint that was opened elsewhere. The descriptors are only read, and
   /// may be closed afterwards. DATA_LOSS, with the file: its size has changed since it was opened.
@@ -78,7 +81,7 @@ class Checkpoint {
   /// For map(), in a process that inherits the descriptors of files(). After open() only.
   CheckpointLayout layout() const;
   /// The files that open() holds open, for as long as anybody has this list.
-  std::vector<std::shared_ptr<HeldFile>> files() const;
+  HeldFiles files() const;
 
  private:
   struct Impl;

@@ -26,7 +26,6 @@ ExitCode model_exit_code(Code code) {
 }
 
 ExitCode start_exit_code(Code code, Fault fault) {
-  if (fault == Fault::kModelChanged) return ExitCode::kWorkerDied;  // the next start may work
   if (code == Code::kAborted) return ExitCode::kWorkerDied;
   if (fault == Fault::kTransport || fault == Fault::kSharedMemory || fault == Fault::kPolicy) {
     return ExitCode::kUnavailable;
@@ -53,7 +52,6 @@ ExitCode start_exit_code(Code code, Fault fault) {
 }
 
 ExitCode run_exit_code(Code code, Fault fault) {
-  if (fault == Fault::kModelChanged) return ExitCode::kWorkerDied;
   if (fault == Fault::kShortage && code == Code::kResourceExhausted) return ExitCode::kUnavailable;
   switch (code) {
     case Code::kAborted:
@@ -93,6 +91,8 @@ Ending at(Stage stage, Status status) {
 
 ExitCode exit_code(const Ending& ending) {
   if (ending.ok()) return ExitCode::kOk;
+  if (ending.fault == Fault::kModelChanged)
+    return ExitCode::kWorkerDied;  // the next start may work
   const Code code = ending.why.code();
   switch (ending.stage) {
     case Stage::kRequest:

@@ -17,7 +17,7 @@ enum class ExitCode : int {
   kUnavailable = 69,  ///< no transport works, or the port is busy
   kInternal = 70,     ///< internal error: a bug in Shoal, or a processor that computes wrongly
   kOutput = 74,       ///< output cannot be written
-  kWorkerDied = 75,   ///< a rank died, or the model was changed while in use: a new start may work
+  kWorkerDied = 75,   ///< a rank died, or the model was changed in place: a new start may work
 };
 
 /// One line of the list of exit codes that --help and the man page show.
@@ -40,8 +40,8 @@ inline constexpr ExitEntry kExitEntries[] = {
     {70, "internal error (a bug in Shoal), or a processor that computes wrongly"},
     {74, "output cannot be written"},
     {75,
-     "a rank died, stopped answering or could not be started again, or weights were changed while "
-     "they were loaded or in use"},
+     "a rank died, stopped answering or could not be started again, or the model was changed while "
+     "it was opened, loaded or in use"},
 };
 
 /// What a command was doing when it failed. The exit code depends on it, because the same status

@@ -2,24 +2,19 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "kernels/kernel_table.h"
 #include "models/cpu_layers.h"
 #include "models/device_buffers.h"
 #include "models/device_limits.h"
 #include "models/device_weights.h"
-#include "models/generation_config.h"
-#include "models/hub.h"
 #include "models/kv_cache.h"
 #include "models/rope.h"
 #include "models/shard_plan.h"
-#include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/base/counted.h"
 #include "runtime/base/quantity.h"
 #include "runtime/worker/model_runner.h"
-#include "server/host/hidden_home.h"
 
 namespace shoal {
 namespace {
@@ -190,55 +185,6 @@ Status plan_kv_cache(const EngineFlags& flags, const ModelFiles& model, EnginePl
   return {};
 }
 
-/// The name of the model that a snapshot in the cache of Hugging Face's hub is of:
-/// ".../models--HuggingFaceTB--SmolLM2-135M/snapshots/7e27bd9f" -> "HuggingFaceTB/SmolLM2-135M".
-/// Empty: the path is none of such a snapshot.
-std::string hub_name(const std::filesystem::path& path) {
-  constexpr std::string_view kPrefix = "models--", kBetween = "--";
-  if (path.parent_path().filename() != "snapshots") return "";
-  const std::string folder = path.parent_path().parent_path().filename().string();
-  if (!folder.starts_with(kPrefix)) return "";
-  std::string name = folder.substr(kPrefix.size());
-  // The hub allows no "--" in names, so this one was a slash.
-  if (const size_t at = name.find(kBetween); at != std::string::npos)
-    name.replace(at, kBetween.size(), "/");
-  return name;
-}
-
-/// The name of the model's directory; "models/demo/", "." and ".." have one too. A snapshot in the
-/// cache of the hub has the name of its model, because its directory is called by a hash. A
-/// symbolic link keeps its own name, because that is what the user wrote. Other bytes are replaced
-/// to give valid UTF-8, because a request can name the model only in UTF-8.
-std::string model_name(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::path path = std::filesystem::absolute(dir, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  const std::string of_hub = hub_name(path);
-  return to_valid_utf8(of_hub.empty() ? path.filename().string() : of_hub);
-}
-
-std::string config_path_of(const std::string& dir) {
-  return dir + "/config.json";
-}
-
-/// The open weights, and the files that the front reads whole.
-Result<std::vector<WatchedFile>> watched_files(const std::string& dir,
-                                               const Checkpoint& checkpoint) {
-  std::vector<WatchedFile> watched;
-  for (const std::shared_ptr<HeldFile>& file : checkpoint.files()) watched.push_back({file, true});
-  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json",
-                           "model.safetensors.index.json"}) {
-    Result<HeldFile> file = HeldFile::open(cat(dir, "/", name));
-    if (file.ok()) {
-      watched.push_back({std::make_shared<HeldFile>(std::move(file).value()), false});
-    } else if (file.status().code() == Code::kUnavailable) {
-      return file.status();
-    }
-    // Whoever needs a file that is missing or no file says so.
-  }
-  return watched;
-}
-
 /// Which products a library computes decides speed and bits, and nothing else shows it.
 void plan_library(const ProductLibrary& library, ModelStart* model) {
   if (!library.is_used()) return;
@@ -341,41 +287,11 @@ std::string EnginePlan::describe_memory() const {
              format_bytes(weights + kv + activations), " in all, ", available);
 }
 
-Result<ModelFiles> open_model(const std::string& dir) {
-  std::error_code error;
-  if (const auto found = std::filesystem::status(dir, error);
-      found.type() != std::filesystem::file_type::directory) {
-    const char* const why = std::filesystem::exists(found) ? " is not a directory"
-                            : error == std::errc::permission_denied
-                                ? " may not be looked at (a folder above it)"
-                                : " does not exist";
-    return Status::error(Code::kNotFound,
-                         cat("MODEL ", dir.empty() ? "\"\"" : dir.substr(0, 400), why,
-                             "; it must be a Hugging Face model directory (config.json, "
-                             "tokenizer.json, model.safetensors)",
-                             hidden_home(dir), how_to_get_model(dir)));
-  }
-  SHOAL_ASSIGN_OR_RETURN(std::string config_json, read_model_config(dir));
-  SHOAL_ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(config_json, config_path_of(dir)));
-  SHOAL_ASSIGN_OR_RETURN(GenerationConfig generation, load_generation_config(dir));
-  SHOAL_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(dir));
-  // What fails here is quantised or damaged, so plan_engine can only fail because of --dtype.
-  const Status type = resolve_dtype(checkpoint, std::nullopt).status();
-  if (type.code() == Code::kUnimplemented) return type;
-  if (!type.ok())
-    return type.because_of(Code::kInvalidArgument, cat(dir, " holds no whole safetensors model"));
-  SHOAL_ASSIGN_OR_RETURN(std::vector<WatchedFile> watched, watched_files(dir, checkpoint));
-  return ModelFiles{model_name(dir),        dir,
-                    std::move(config_json), std::move(config),
-                    std::move(generation),  std::move(checkpoint),
-                    std::move(watched)};
-}
-
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
                                const HostResources& host) {
   EnginePlan plan;
   plan.model.config_json = model.config_json;
-  plan.model.config_path = config_path_of(model.dir);
+  plan.model.config_path = cat(model.dir, "/config.json");
   plan.model.checkpoint = model.checkpoint.layout();
   plan.files = model.watched;
   plan.model.limits.max_num_batched_tokens = flags.max_num_batched_tokens;

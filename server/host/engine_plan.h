@@ -3,30 +3,12 @@
 #include <string>
 #include <vector>
 
-#include "models/model_config.h"
-#include "models/safetensors.h"
 #include "runtime/worker/model_work.h"
 #include "server/cli/flags.h"
 #include "server/host/host_resources.h"
-#include "server/host/model_watch.h"
+#include "server/host/model_files.h"
 
 namespace shoal {
-
-/// MODEL's files, opened and checked as far as the front needs them. The tokenizer is not included,
-/// because not every command needs one.
-struct ModelFiles {
-  std::string name;  ///< MODEL's last path component, or its name in the cache of the hub
-  std::string dir;
-  std::string config_json;  ///< the text that `config` was parsed from
-  ModelConfig config;
-  GenerationConfig generation;
-  Checkpoint checkpoint;
-  std::vector<WatchedFile> watched;  ///< all of them, open
-};
-
-/// NOT_FOUND, INVALID_ARGUMENT (damaged), UNIMPLEMENTED, or UNAVAILABLE (no descriptors are left
-/// for all of them). Callers report these errors as Stage::kModel.
-Result<ModelFiles> open_model(const std::string& dir);
 
 /// The bytes that a start needs, computed before anything is loaded.
 struct MemoryEstimate {

@@ -13,6 +13,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 
@@ -187,6 +188,26 @@ class ModelFiles(CopiedModel):
         server = self.started()
         os.truncate(self.weights, 1000)
         self.check_ended_by(server, self.weights)
+
+    def test_a_start_that_finds_what_is_being_written(self):
+        os.truncate(self.weights, 1_000_000)
+        begun, over = threading.Event(), threading.Event()
+
+        def write():
+            with self.weights.open("ab", buffering=0) as file:
+                while not over.is_set():
+                    file.write(b"x")
+                    begun.set()
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            begun.wait()
+            start = harness.run("generate", self.model, *SHORT, code=harness.WORKER_DIED)
+        finally:
+            over.set()
+            writer.join()
+        self.assertIn(f"{self.weights} was changed in place while it was opened",
+                      start.stderr.decode())
 
     def test_a_touch_is_a_line_in_the_log(self):
         server = self.started()

@@ -122,6 +122,26 @@ TEST_F(HeldFileTest, AWriteBeforeTheFingerprintIsAChange) {
   EXPECT_NE(taken.to_string().find("changed in place"), std::string::npos);
 }
 
+TEST_F(HeldFileTest, AnyWriteSinceItWasOpenedShows) {
+  {
+    const HeldFile file = held();
+    EXPECT_FALSE(file.written());
+    overwrite(100, "aaa");
+    EXPECT_TRUE(file.written()) << "its time is another";
+  }
+  {
+    const HeldFile file = held();
+    wait_for_a_tick();
+    overwrite(100, "b");
+    const timespec past[2] = {{1'000'000, 0}, {1'000'000, 0}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, path_.c_str(), past, 0), 0);
+    EXPECT_TRUE(file.written()) << "nobody can set ctime";
+  }
+  const HeldFile file = HeldFile::open(path_).value();
+  fs::resize_file(path_, 200'001);
+  EXPECT_TRUE(file.written()) << "its size is another";
+}
+
 // On older kernels nobody but a comparison sees a write through a mapping of a tmpfs.
 TEST_F(HeldFileTest, AWriteThroughAMappingOfATmpfsIsSeenByAComparison) {
   const std::string path = cat("/dev/shm/held-", ::getpid());

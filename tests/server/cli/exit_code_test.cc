@@ -33,6 +33,7 @@ TEST(ExitCodeTest, FollowsStageCodeAndFault) {
       {Stage::kModel, Code::kDataLoss, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kModel, Code::kResourceExhausted, Fault::kOwn, ExitCode::kBadModel},
       {Stage::kModel, Code::kUnavailable, Fault::kOwn, ExitCode::kUnavailable},
+      {Stage::kModel, Code::kDataLoss, Fault::kModelChanged, ExitCode::kWorkerDied},
       {Stage::kStart, Code::kAborted, Fault::kDeath, ExitCode::kWorkerDied},
       {Stage::kStart, Code::kAborted, Fault::kTransport, ExitCode::kWorkerDied},
       {Stage::kStart, Code::kResourceExhausted, Fault::kSharedMemory, ExitCode::kUnavailable},

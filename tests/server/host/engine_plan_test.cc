@@ -35,38 +35,6 @@ std::string refusal(const EngineFlags& flags, const HostResources& host) {
   return plan.status().to_string();
 }
 
-TEST(OpenModelTest, NamesTheDirectory) {
-  EXPECT_EQ(demo().name, "demo");
-  EXPECT_EQ(open_model(SHOAL_SOURCE_DIR "/models/demo/").value().name, "demo");
-  EXPECT_EQ(open_model(SHOAL_SOURCE_DIR "/models/../models/demo/.").value().name, "demo");
-}
-
-TEST(OpenModelTest, SaysWhatIsMissing) {
-  for (const char* dir : {"", "/no/such/model", SHOAL_SOURCE_DIR "/models/demo/config.json"}) {
-    const Result<ModelFiles> files = open_model(dir);
-    ASSERT_FALSE(files.ok()) << dir;
-    EXPECT_EQ(files.status().code(), Code::kNotFound) << dir;
-    EXPECT_NE(files.status().to_string().find("MODEL"), std::string::npos);
-  }
-}
-
-TEST(OpenModelTest, QuantizedWeightsAreNoDamage) {
-  const std::filesystem::path dir = testing::TempDir() + cat("/shoal-quantized-", ::getpid());
-  std::filesystem::create_directories(dir);
-  std::filesystem::create_symlink(SHOAL_SOURCE_DIR "/models/demo/config.json", dir / "config.json");
-  const std::string header =
-      R"({"model.layers.0.self_attn.q_proj.weight":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}})";
-  std::string file(8, '\0');
-  file[0] = static_cast<char>(header.size());
-  std::ofstream(dir / "model.safetensors", std::ios::binary) << file + header + "data";
-  const Status why = open_model(dir.string()).status();
-  std::filesystem::remove_all(dir);
-  EXPECT_EQ(why.code(), Code::kUnimplemented) << why.to_string();
-  EXPECT_EQ(why.causes().size(), 1u) << why.to_string();
-  EXPECT_NE(why.message().find("a quantized checkpoint is not supported"), std::string_view::npos)
-      << why.to_string();
-}
-
 TEST(EnginePlanTest, RanksUpToTheLeaves) {
   EngineFlags flags;
   for (const int size : {1, 2, 3, 5, 8}) {
