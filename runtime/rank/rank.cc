@@ -82,6 +82,10 @@ Status Rank::serve() {
   set_log_options(start_.log);
   test_fault_.set(start_);
   SHOAL_RETURN_IF_ERROR(test_fault_.enter(phase_name(Phase::kSpawn)));
+  std::unique_ptr<ThreadPool> trial;
+  if (start_.trial_threads > 0) {
+    SHOAL_ASSIGN_OR_RETURN(trial, ThreadPool::start(start_.trial_threads, start_.cpus));
+  }
   SHOAL_RETURN_IF_ERROR(connect());
   if (!start_.transport_only) {
     SHOAL_RETURN_IF_ERROR(enter(Phase::kLoad));

@@ -10,6 +10,8 @@
 #include "runtime/base/number_text.h"
 #include "runtime/base/patient_writer.h"
 #include "runtime/supervisor/end_children.h"
+#include "runtime/transport/facts/cgroup_facts.h"
+#include "runtime/transport/facts/machine_facts.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/ready_file.h"
@@ -254,8 +256,9 @@ void log_memory(const EnginePlan& plan) {
                                     {"activations_bytes", memory.activation_bytes}});
 }
 
-/// tidy: what has to be done before the process ends at once, by a signal or (0) by the watchdog.
-Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFacts& gpu,
+/// facts: get what changes meanwhile. tidy: what has to be done before the process ends at once, by
+/// a signal or (0) by the watchdog.
+Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, HostFacts* facts,
                                                 const StopSignals::Tidy& tidy) {
   auto server = std::make_unique<PreparedServer>();
   SHOAL_ASSIGN_OR_RETURN(server->signals, at(Stage::kStart, StopSignals::install(tidy)));
@@ -263,7 +266,7 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFact
   SHOAL_ASSIGN_OR_RETURN(server->files, at(Stage::kModel, open_model(flags.engine.model)));
   const ModelFiles& files = *server->files;
   SHOAL_ASSIGN_OR_RETURN(server->plan,
-                         at(Stage::kRequest, plan_on_device(&flags.engine, files, gpu)));
+                         at(Stage::kRequest, plan_on_device(&flags.engine, files, facts->gpu)));
   const EnginePlan& plan = server->plan;
   server->metrics.emplace(
       MetricsOptions{served_names(flags, files.name).front(), plan.model.limits, plan.world_size});
@@ -271,6 +274,9 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, const GpuFact
   SHOAL_ASSIGN_OR_RETURN(server->model, served_model(flags, files, plan));
   SHOAL_ASSIGN_OR_RETURN(server->fronts, listen(flags, files, plan, *server->metrics));
   server->reread.emplace(*server->signals, *server->fronts);
+  // The fronts have raised the limit of open files, and have threads.
+  facts->limits = limit_facts();
+  facts->pids = pids_facts({});
   log_memory(plan);
   return server;
 }
@@ -308,7 +314,7 @@ Ending serve(ServeFlags flags, Observers& observers) {
       HostFacts facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
-                         prepare(flags, facts.gpu, tidy_of(observers)));
+                         prepare(flags, &facts, tidy_of(observers)));
   EnginePlan& plan = server->plan;
   ServedModel& model = *server->model;
   Metrics& metrics = *server->metrics;
@@ -372,12 +378,11 @@ Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
   SHOAL_ASSIGN_OR_RETURN(
       report->facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
-  const HostFacts facts = report->facts;
   report->order = flags.engine.transport.order;
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
-                         prepare(flags, facts.gpu, end_rehearsal));
+                         prepare(flags, &report->facts, end_rehearsal));
   const std::optional<Failure> failure =
-      EngineHost::rehearse(server->plan, flags.engine, facts, report);
+      EngineHost::rehearse(server->plan, flags.engine, report->facts, report);
   return failure ? Ending{failure->why, Stage::kStart, failure->fault} : Ending{};
 }
 

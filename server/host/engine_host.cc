@@ -7,7 +7,6 @@
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "runtime/base/terminal.h"
-#include "runtime/transport/facts/machine_facts.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
 #include "server/host/device_choice.h"
@@ -154,10 +153,10 @@ Status lost_for_good(const Failure& failure) {
              : failure.why;
 }
 
-/// The ranks with their teams of threads, and two threads of the front: the one that starts ranks
-/// and the one that runs steps.
+/// The ranks with their teams of threads, and three threads of the front: one watches the model's
+/// files, one starts ranks, and one runs steps.
 ProcessNeed process_need(const EnginePlan& plan) {
-  constexpr int64_t kOfTheFront = 2;
+  constexpr int64_t kOfTheFront = 3;
   const int64_t ranks = plan.world_size;
   if (plan.model.device == DeviceKind::kCuda)
     return {ranks * plan.model.threads + kOfTheFront, plan.memory.host_bytes / ranks};
@@ -224,7 +223,6 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
 Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const EngineFlags& flags,
                                                        HostFacts facts, ProgressStyle progress,
                                                        std::function<void(int)> on_loading) {
-  facts.limits = limit_facts();  // the fronts have raised that of open files
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
     return *std::move(refused);
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
@@ -258,9 +256,9 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
 
 std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const EngineFlags& flags,
                                             HostFacts facts, TransportReport* report) {
-  facts.limits = limit_facts();
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   options.group.start.transport_only = true;
+  options.group.start.trial_threads = plan.model.threads;
   options.ladder.names.remedy_hint.clear();  // the remedy is in the report
   options.ladder.on_refused = nullptr;       // and so are the refusals
   *report = Ladder(options.ladder, facts, plan.world_size).report();

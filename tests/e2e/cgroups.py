@@ -69,6 +69,14 @@ class CpuQuota(Cgroup):
         self.file.write_text(quota if self.file.name == "cpu.cfs_quota_us" else f"{quota} 100000")
 
 
+class PidsLimit(Cgroup):
+    """Its processes together have this many threads at most."""
+
+    def __init__(self, limit: int):
+        super().__init__([("/sys/fs/cgroup/pids", "pids.max"), ("/sys/fs/cgroup", "pids.max")])
+        self.file.write_text(str(limit))
+
+
 class MemoryLimit(Cgroup):
     """Its processes together get this many bytes."""
 

@@ -1,10 +1,13 @@
 """shoal doctor MODEL: it ends as shoal serve would with the same flags, and loads no weights."""
+import contextlib
+import itertools
 import json
 import os
 import re
 import resource
 import shutil
 import signal
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -14,6 +17,9 @@ import denied
 import harness
 
 MIB = 1 << 20
+# Nobody else uses them. Each run gets one of its own, because the processes of a user count until
+# somebody has waited for them.
+USERS = itertools.count(64_100)
 PORTS = ("--grpc-port", 0)
 
 
@@ -164,6 +170,69 @@ class Limits(Case):
         codes = self.codes(resource.RLIMIT_NOFILE, (16, 18, 20, 22, 24, 1024))
         self.assertEqual(codes, [(one, one) for one, _ in codes])
         self.assertEqual({one for one, _ in codes}, {0, harness.UNAVAILABLE})
+
+    TEAMS = (harness.DEMO, "-tp", 2, "--threads-per-rank", 8, "--kv-cache-memory", "16m")
+
+    def limits_of_threads(self) -> list[int]:
+        """Some below what a server has once it is ready, and one above. gRPC may have a thread more
+        at times."""
+        server = self.serve(*self.TEAMS)
+        server.wait_ready()
+        most = sum(len(os.listdir(f"/proc/{pid}/task"))
+                   for pid in (server.pid, *server.workers(2)))
+        server.process.terminate()
+        self.assertEqual(server.end(), 0)
+        return [*range(most - 16, most - 3, 4), most + 8]
+
+    def check_threads(self, ends: list[tuple[int, str, int]]):
+        """ends: of doctor with its report, and of serve, under each of these limits."""
+        for doctor, said, serve in ends:
+            self.assertEqual(doctor, serve, said)
+        *short, enough = ends
+        self.assertEqual(enough[0], 0, enough[1])
+        for code, said, _ in short:
+            self.assertEqual(code, harness.UNAVAILABLE, said)
+            self.assertRegex(said, r"ulimit -u|pids")
+
+    def end_of_doctor(self, **popen) -> tuple[int, str]:
+        process = harness.start("doctor", *self.TEAMS, **popen)
+        out, err = process.communicate()
+        return process.returncode, (out + err).decode()
+
+    def test_threads_of_the_user(self):
+        self.skip_unless_reached_by(next(USERS))
+        # The arithmetic does not know of other processes of the user, but the ranks meet them.
+        for others in (0, 8):
+            ends = []
+            for most in self.limits_of_threads():
+                pair = []
+                for end in (self.end_of_doctor, lambda **at: self.end_of_serve(*self.TEAMS, **at)):
+                    user = next(USERS)
+                    with contextlib.ExitStack() as stack:
+                        for _ in range(others):
+                            other = stack.enter_context(
+                                subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=user))
+                            stack.callback(other.stdin.close)
+                        pair.append(end(preexec_fn=denied.limit(
+                            resource.RLIMIT_NPROC, most + others, user)))
+                ends.append((*pair[0], pair[1][0]))
+            with self.subTest(others=others):
+                self.check_threads(ends)
+
+    def test_threads_of_the_container(self):
+        def entry(most: int) -> dict:
+            """Into a group of its own, because the processes of a group count for as long as those
+            of a user."""
+            group = cgroups.PidsLimit(most)
+            self.addCleanup(group.remove)
+            return {"preexec_fn": lambda: group.add(os.getpid())}
+
+        try:
+            self.check_threads([(*self.end_of_doctor(**entry(most)),
+                                 self.end_of_serve(*self.TEAMS, **entry(most))[0])
+                                for most in self.limits_of_threads()])
+        except OSError as error:
+            self.skipTest(str(error))
 
     def test_what_cannot_be_foreseen_is_said(self):
         flags = (harness.DEMO, "-tp", 2)
