@@ -36,23 +36,37 @@ Fd make_file(const std::string& path) {
   return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
 }
 
-Status remove_stale(const std::string& path) {
+/// The file under this name that an earlier run may have left. Not valid: there is none.
+Result<Fd> find_stale(const std::string& path) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) {
-    if (errno == ENOENT) return {};
+    if (errno == ENOENT) return Fd();
     return unusable(path, "cannot be made; name a file in a folder that exists", errno);
   }
   // A device or a link, such as /dev/stdout, must not be removed.
   if (!S_ISREG(found.st_mode))
     return unusable(path, "is there already and is no regular file; name another one");
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!is_ours(file))
     return unusable(path, "is there already and is not of Shoal; remove it, or name another one");
+  return file;
+}
+
+Status remove_stale(const std::string& path, const Fd& file) {
   // The server that has made it keeps a lock on it.
   if (::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     return unusable(path, "is that of another server, which is ready; name another one");
   if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
   return unusable(path, "is of an earlier run and cannot be removed", errno);
+}
+
+/// Proves that files can be made beside it.
+Status try_folder(const std::string& path, const std::string& new_path) {
+  const Fd trial = make_file(new_path);
+  if (!trial.valid())
+    return unusable(path, "cannot be made; name a file in a folder that may be written", errno);
+  ::unlink(new_path.c_str());
+  return {};
 }
 
 }  // namespace
@@ -68,12 +82,16 @@ ReadyFile::ReadyFile(std::string path)
 Result<std::unique_ptr<ReadyFile>> ReadyFile::prepare(const std::string& path) {
   std::unique_ptr<ReadyFile> file(new ReadyFile(path));
   if (path.empty()) return file;
-  SHOAL_RETURN_IF_ERROR(remove_stale(path));
-  const Fd trial = make_file(file->new_path_);
-  if (!trial.valid())
-    return unusable(path, "cannot be made; name a file in a folder that may be written", errno);
-  ::unlink(file->new_path_.c_str());
+  SHOAL_ASSIGN_OR_RETURN(const Fd stale, find_stale(path));
+  if (stale.valid()) SHOAL_RETURN_IF_ERROR(remove_stale(path, stale));
+  SHOAL_RETURN_IF_ERROR(try_folder(path, file->new_path_));
   return file;
+}
+
+Status ReadyFile::check(const std::string& path) {
+  if (path.empty()) return {};
+  SHOAL_RETURN_IF_ERROR(find_stale(path).status());
+  return try_folder(path, ReadyFile(path).new_path_);
 }
 
 Status ReadyFile::write(std::string_view text) {

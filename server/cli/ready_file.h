@@ -22,6 +22,9 @@ class ReadyFile {
   /// there is something else under that name, or the file of a server that is ready, which is left
   /// alone.
   static Result<std::unique_ptr<ReadyFile>> prepare(const std::string& path);
+  /// The same error, but a file under that name is left alone, and may be that of a server that is
+  /// ready.
+  static Status check(const std::string& path);
   ~ReadyFile() { remove(); }
   ReadyFile(const ReadyFile&) = delete;
   ReadyFile& operator=(const ReadyFile&) = delete;

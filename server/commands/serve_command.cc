@@ -379,6 +379,7 @@ Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
       report->facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   report->order = flags.engine.transport.order;
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, ReadyFile::check(flags.ready_file)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, &report->facts, end_rehearsal));
   const std::optional<Failure> failure =

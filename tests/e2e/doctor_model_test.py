@@ -59,6 +59,7 @@ class Model(Case):
             without = Path(folder, "without")
             shutil.copytree(harness.DEMO, without)
             (without / "tokenizer.json").unlink()
+            ready = Path(folder, "ready")
             for args, code in (((harness.DEMO, "-tp", 2), 0),
                                ((harness.DEMO,), 0),
                                (("/no/such/model",), harness.NO_MODEL),
@@ -66,14 +67,22 @@ class Model(Case):
                                ((without, "-tp", 2), harness.NO_MODEL),
                                ((harness.DEMO, "--kv-cache-memory", "900t"), harness.USAGE),
                                ((harness.DEMO, "-tp", 16), harness.USAGE),
-                               ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE)):
+                               ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE),
+                               ((harness.DEMO, "--ready-file", ready), 0),
+                               ((harness.DEMO, "--ready-file", "/nonexist/x"), harness.USAGE),
+                               ((harness.DEMO, "--ready-file", "/proc/x"), harness.USAGE),
+                               ((harness.DEMO, "--ready-file", folder), harness.USAGE),
+                               ((harness.DEMO, "--ready-file", damaged / "config.json"),
+                                harness.USAGE)):
                 with self.subTest(args=args):
                     self.check_same(*args, code=code)
+            self.assertEqual(sorted(os.listdir(folder)), ["damaged", "without"])
 
     def test_a_refused_start_says_its_reason_once(self):
         for args, code in ((("/no/such/model",), harness.NO_MODEL),
                            ((harness.DEMO, "-tp", 16), harness.USAGE),
-                           ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE)):
+                           ((harness.DEMO, "--chat-template", "/no/such"), harness.USAGE),
+                           ((harness.DEMO, "--ready-file", "/no/such/x"), harness.USAGE)):
             with self.subTest(args=args):
                 reason = self.doctor(*args)[1]["failure"]
                 process = harness.start("doctor", *args)
@@ -83,15 +92,19 @@ class Model(Case):
                 self.assertNotIn("shoal: error", err)
                 self.assertNotIn(reason.splitlines()[-1], err)
 
-    def test_no_weights_are_loaded_and_no_port_of_the_server_is_taken(self):
-        server = self.serve(harness.DEMO, "-tp", 2)
+    def test_no_weights_are_loaded_and_nothing_of_a_running_server_is_in_its_way(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        ready = Path(folder.name, "ready")
+        server = self.serve(harness.DEMO, "-tp", 2, "--ready-file", ready)
         fields = server.wait_ready()
         ports = [fields[front].rsplit(":", 1)[1] for front in ("grpc", "http")]
         code, report, err = self.doctor(harness.DEMO, "-tp", 2, "--grpc-port", ports[0], "--port",
-                                        ports[1], "--log-level", "info")
+                                        ports[1], "--ready-file", ready, "--log-level", "info")
         self.assertEqual((code, report["rung"], report["tp"]), (0, "shm", 2), err)
         self.assertIn("start: self-test took", err)
         self.assertNotIn("start: load took", err)
+        self.assertEqual(ready.read_text(), server.out.text())
         server.process.terminate()
         self.assertEqual(server.end(), 0)
 
