@@ -1,7 +1,6 @@
 #include "runtime/supervisor/ladder.h"
 
 #include <algorithm>
-#include <sys/sysinfo.h>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
@@ -249,22 +248,18 @@ void Ladder::say_verified(const TransportVerified& figures) {
   options_.on_verified(report);
 }
 
-/// Why one rank does not fit the memory limit, beyond which the kernel would kill it; nullopt: it
-/// fits. Sets the remedies of the report.
+/// Why the ranks do not fit the memory limit, beyond which the kernel would kill them, whatever
+/// they exchange data over; nullopt: they fit. Sets the remedies of the report.
 std::optional<Failure> Ladder::too_little_memory() {
   report_.remedies.clear();
-  // With swap the kernel may find room where the limit says that there is none. Only a try tells.
-  struct sysinfo machine = {};
-  if (::sysinfo(&machine) == 0 && machine.totalswap > 0) return std::nullopt;
-  ShmNeed nothing;
-  nothing.rung = kNoTransport;
-  const Status why = check_budget(nothing, context_.facts, budget());
-  if (why.ok()) return std::nullopt;
-  report_.remedies = remedies(context_.facts, 1, {{nothing, why, 0, budget().reserved_bytes}},
-                              options_.names.clean_stale);
+  const std::vector<Shortage> shortages = shortages_of_all(report_, context_.facts, budget());
+  if (shortages.empty()) return std::nullopt;
+  report_.remedies =
+      remedies(context_.facts, report_.world_size, shortages, options_.names.clean_stale);
   const std::string& hint = options_.names.remedy_hint;
+  const Status& why = shortages.front().status;
   return Failure{why.because_of(Code::kResourceExhausted,
-                                cat("there is too little memory for the model",
+                                cat("there is too little memory for ", options_.names.work,
                                     hint.empty() || report_.remedies.empty() ? "" : "; ",
                                     report_.remedies.empty() ? "" : hint)),
                  Phase::kBudget, kFrontRank, Fault::kOwn};
@@ -355,6 +350,8 @@ Attempt<std::unique_ptr<WorkerGroup>> Ladder::start(WorkerGroupOptions options,
   control.deadline = sooner(caller.deadline, Deadline::after_s(options.startup_timeout_s));
   if (report_.world_size == 1) return start_alone(std::move(options), control);
   if (starts_ > 0) look_again();
+  if (starts_ == 0)
+    if (std::optional<Failure> little = too_little_memory()) return *std::move(little);
   const size_t first_refusal = report_.refusals.size();
   const std::string rung = report_.rung;
   Attempt<std::unique_ptr<WorkerGroup>> group = climb_down(options, control);

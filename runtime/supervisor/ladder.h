@@ -20,6 +20,7 @@ struct LimitNames {
   std::string min_transport = "min_transport";
   std::string startup_timeout = "startup_timeout";
   std::string max_restarts = "max_restarts";
+  std::string work = "the model";  ///< what the ranks take their memory for
   /// Ends the error of a start for which no transport is left, if a remedy is known.
   std::string remedy_hint = "the report has a remedy to paste";
   /// The command that a remedy names if files of killed runs fill /dev/shm.
@@ -67,7 +68,8 @@ class Ladder {
   /// Every start but the first looks again at how much memory and /dev/shm is free. Fault::kPolicy
   /// (UNAVAILABLE) names every refusal: no rung is left, or policy or time forbid to go on. A
   /// failure that no other rung would cure, such as a broken model or a kill from outside, is
-  /// returned unchanged, and the rung stays. So is what control.held says before a rung.
+  /// returned unchanged, and the rung stays. So is what control.held says before a rung. Before the
+  /// first rung, RESOURCE_EXHAUSTED says that the ranks by themselves do not fit the memory limit.
   ///
   /// Once a group has run, a resource may be short for a moment. The ladder leaves the rung for it
   /// only if another one starts now. If none does, the failure is Fault::kShortage with all

@@ -1,5 +1,6 @@
 #include "runtime/supervisor/refusals.h"
 
+#include <sys/sysinfo.h>
 #include <utility>
 
 namespace shoal {
@@ -47,6 +48,24 @@ std::string first_that_may_work(const std::vector<std::string>& rungs, const Run
       return name;
   }
   return "";
+}
+
+std::vector<Shortage> shortages_of_all(const TransportReport& report, const HostFacts& facts,
+                                       const BudgetOptions& budget) {
+  // With swap the kernel may find room where the limit says that there is none. For one rank only a
+  // try tells. Transports do not count on swap.
+  struct sysinfo machine = {};
+  if (report.world_size == 1 && ::sysinfo(&machine) == 0 && machine.totalswap > 0) return {};
+  ShmNeed nothing;
+  nothing.rung = kNoTransport;
+  const Status why = check_budget(nothing, facts, budget);
+  if (why.ok()) return {};
+  std::vector<Shortage> shortages = {{nothing, why, 0, budget.reserved_bytes}};
+  for (const ShmNeed& need : report.needs) {
+    if (!find_rung(need.rung)->on_device)
+      shortages.push_back({need, why, budget.headroom_bytes, budget.reserved_bytes});
+  }
+  return shortages;
 }
 
 std::string refused_names(const std::vector<Refusal>& refusals) {

@@ -26,6 +26,10 @@ Status all_reasons(std::span<const Refusal> refusals, const Failure& last);
 /// The first of these rungs of which neither facts nor settings say that it does not work here;
 /// empty: there is none. Nothing is tried.
 std::string first_that_may_work(const std::vector<std::string>& rungs, const RungContext& context);
+/// If the ranks do not fit the memory limit even without a transport: that, and what each transport
+/// of the report would take besides. Otherwise empty.
+std::vector<Shortage> shortages_of_all(const TransportReport& report, const HostFacts& facts,
+                                       const BudgetOptions& budget);
 /// "shm, memfd"
 std::string refused_names(const std::vector<Refusal>& refusals);
 

@@ -119,8 +119,11 @@ LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_
                     reserved_bytes + ranks_bytes(world_size)};
   options.reproducible = flags.device.reproducible;
   if (flags.device.kind == DeviceKind::kCuda) options.nccl = read_nccl_user_settings();
-  options.names = {"--on-shm-shortage=fail", "--min-transport", "--startup-timeout",
+  options.names = {"--on-shm-shortage=fail",
+                   "--min-transport",
+                   "--startup-timeout",
                    "--max-restarts",
+                   reserved_bytes > 0 ? "the model" : "the ranks",
                    "shoal doctor MODEL, with the same flags, prints a remedy to paste"};
   options.on_phase = log_phase;
   options.on_verified = log_verified;

@@ -30,7 +30,8 @@ Result<HostFacts> facts_for(TransportFlags* flags, int world_size);
 void set_device(const DeviceFlags& flags, const GpuFacts& gpu, RankStart* start);
 
 /// Converts the flags to options for the ladder. reserved_bytes are those of weights, KV cache,
-/// activations and logits; the memory that the ranks' processes themselves need is added here.
+/// activations and logits (0: there is no model); the memory that the ranks' processes themselves
+/// need is added here.
 LadderOptions ladder_options(const TransportFlags& flags, int world_size, int64_t reserved_bytes);
 
 }  // namespace shoal

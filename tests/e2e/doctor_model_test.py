@@ -139,8 +139,12 @@ class Model(Case):
         enter = {"preexec_fn": lambda: group.add(os.getpid())}
         flags = (harness.DEMO, "-tp", 2, "--kv-cache-memory", "16m")
         report = self.check_same(*flags, code=harness.UNAVAILABLE, **enter)
+        self.assertEqual(report["refusals"], [], "no transport is at fault")
+        self.assertEqual(report["error"]["code"], "RESOURCE_EXHAUSTED")
+        self.assertIn("there is too little memory for the model", report["failure"])
         _, said = self.end_of_serve(*flags, **enter)
-        self.assertIn("shoal doctor MODEL, with the same flags, prints a remedy", said)
+        self.assertIn("there is too little memory for the model; shoal doctor MODEL, with the same "
+                      "flags, prints a remedy", said)
         # Some pages more or less are in use every time.
         group.file.write_text(str(cgroups.limit_of_remedy(report) + 2 * MIB))
         self.check_same(*flags, code=0, **enter)

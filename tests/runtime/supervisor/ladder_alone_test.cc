@@ -8,21 +8,37 @@
 namespace shoal {
 namespace {
 
-TEST(Ladder, OneRankIsNotStartedBeyondTheMemoryLimit) {
-  struct sysinfo machine = {};
-  if (::sysinfo(&machine) == 0 && machine.totalswap > 0) GTEST_SKIP() << "this machine has swap";
-  LadderOptions options = in_order({"shm"});
+/// Ranks that are too large for the memory limit even without a transport.
+void check_too_large(int ranks) {
+  LadderOptions options = in_order({"shm", "tcp"});
   options.budget.reserved_bytes = int64_t{100} << 20;
+  options.on_refused = [](const Refusal& refusal, const std::string&, bool) {
+    ADD_FAILURE() << refusal.rung << " is not at fault";
+  };
   HostFacts facts = good_facts();
   facts.cgroup.version = 2;
   facts.cgroup.levels = {{"/", int64_t{64} << 20, int64_t{60} << 20, 0}};
-  Ladder ladder(options, facts, 1);
-  const auto group = ladder.start(transport_only(1), {});
+  Ladder ladder(options, facts, ranks);
+  const auto group = ladder.start(transport_only(ranks), {});
   ASSERT_FALSE(group.ok());
   EXPECT_EQ(group.failure().phase, Phase::kBudget);
+  EXPECT_EQ(group.failure().fault, Fault::kOwn);
   EXPECT_EQ(group.failure().why.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(group.failure().why.message().starts_with("there is too little memory for the model"))
+      << group.failure().why.to_string();
   EXPECT_EQ(ladder.report().verdict(), Verdict::kNone);
+  EXPECT_EQ(ladder.report().refusals.size(), 0u);
   EXPECT_EQ(ladder.report().remedies.size(), 1u);
+}
+
+TEST(Ladder, OneRankIsNotStartedBeyondTheMemoryLimit) {
+  struct sysinfo machine = {};
+  if (::sysinfo(&machine) == 0 && machine.totalswap > 0) GTEST_SKIP() << "this machine has swap";
+  check_too_large(1);
+}
+
+TEST(Ladder, RanksBeyondTheMemoryLimitAreNoFaultOfATransport) {
+  check_too_large(2);
 }
 
 /// The error of a start in a /dev/shm that has room for nothing, where memfds are refused.
