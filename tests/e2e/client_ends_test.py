@@ -18,16 +18,32 @@ class ClientEnds(harness.TestCase):
             server.wait_ready()
         return server
 
+    # Where each way to ask goes, and how: flags, stdin, and what an answer is counted in.
+    WAYS = (("grpc", ("--prompt", "In the beginning"), b"", "token"),
+            ("http", ("--messages", "-"), b'[{"role": "user", "content": "In the"}]', "byte"),
+            ("http", ("--chat",), b"In the beginning\n", "byte"))
+
+    def ask(self, server: harness.Server, way: tuple):
+        """The client, and what reads its stdout and its stderr."""
+        port, words, text, _ = way
+        client = harness.start("client", "--server", server.fields[port], *words, "--ignore-eos",
+                               "--max-tokens", 400, stdin=-1)
+        client.stdin.write(text)
+        client.stdin.close()
+        return client, harness.Reader(client.stdout), harness.Reader(client.stderr)
+
     def test_it_says_how_much_of_an_answer_has_come(self):
-        server = self.stuck_server()
-        client = server.client(*self.ENDLESS)
-        out = harness.Reader(client.stdout)
-        err = harness.Reader(client.stderr)
-        harness.wait_until(out.text, "the beginning of the answer")
-        server.kill()
-        self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
-        self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after \d+ tokens? of "
-                                     r"the answer: it has died, or the connection has broken")
+        for way in self.WAYS:
+            with self.subTest(way=way):
+                server = self.stuck_server()
+                client, out, err = self.ask(server, way)
+                harness.wait_until(out.text, "the beginning of the answer")
+                server.kill()
+                self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
+                self.assertRegex(err.rest(), r"^shoal: error: the server at \S+ is gone after "
+                                             rf"[1-9]\d* {way[3]}s? of the answer: it has died, or "
+                                             r"the connection has broken")
+                self.assertEqual(err.rest().count("\n"), 1, err.rest())
 
     def test_ctrl_c_twice_says_so_at_most_once(self):
         server = self.stuck_server()
