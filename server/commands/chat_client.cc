@@ -118,17 +118,15 @@ void Chat::report(const Status& called, Reply* reply) {
   } else if (called.code() == Code::kDataLoss) {
     reply->unprinted = true;
     reply->exit_code = fail_to_write(called);
+  } else if (called.code() == Code::kAborted) {
+    reply->exit_code =
+        fail(kExitUnavailable,
+             cat("the server at ", flags_.server, " is gone after ",
+                 counted(answer.text().size(), "byte"), " of the answer: ", called.message()));
   } else if (!called.ok()) {
-    const bool gone =
+    const bool no_server =
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
-    // An error of the connection says only that nobody answers.
-    const bool broken = gone && !answer.text().empty();
-    reply->exit_code = broken
-                           ? fail(kExitUnavailable,
-                                  cat("the server at ", flags_.server, " is gone after ",
-                                      counted(answer.text().size(), "byte"),
-                                      " of the answer: it has died, or the connection has broken"))
-                           : fail(gone ? kExitUnavailable : kExitInternal, explained(called));
+    reply->exit_code = fail(no_server ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
     reply->exit_code = fail(exit_code_of(answer.http_status()),
                             answer.error() + wait_hint(flags_, answer.not_taken()));
@@ -146,7 +144,8 @@ void Chat::report(const Status& called, Reply* reply) {
 /// Whether a server that is not ready yet may be there in a moment. False also if a signal came,
 /// which *called then says.
 bool Chat::waits_for_server(const ChatAnswer& answer, Status* called) {
-  const bool may_come = called->code() == Code::kUnavailable && answer.text().empty();
+  const bool may_come = called->code() == Code::kUnavailable ||
+                        (called->code() == Code::kAborted && answer.text().empty());
   const bool is_loading = called->ok() && answer.http_status() == kHttpUnavailable;
   if ((!may_come && !is_loading) || deadline_.passed()) return false;
   pollfd stop{interrupts_.fd(), POLLIN, 0};
@@ -171,9 +170,12 @@ Status Chat::call(const OrderedJson& messages, Reply* reply) {
 
 /// Gets the answer to the messages, and prints it as it comes.
 Reply Chat::ask(const OrderedJson& messages) {
+  Status left;  // how a server that had the request has left
   for (;;) {
     Reply reply;
     Status called = call(messages, &reply);
+    if (called.code() == Code::kAborted) left = called;
+    if (called.code() == Code::kUnavailable && !left.ok()) called = left;
     if (waits_for_server(reply.answer, &called)) continue;
     if (!flags_.json && !reply.answer.text().empty()) (void)write_stdout("\n");
     report(called, &reply);

@@ -182,6 +182,15 @@ std::string figures_of(const Received& received) {
                  finish_reason(received.finished), received.first_s, received.last_s);
 }
 
+/// How a call has ended.
+struct Call {
+  Received received = {};
+  Status written = {};  ///< not ok: stdout takes no more
+  grpc::Status status = {};
+  int interrupted = 0;     ///< the exit code, if a signal has cancelled it
+  bool was_there = false;  ///< a server of gRPC has been connected, by this call or one before it
+};
+
 /// What gRPC says of a connection, without what is the same each time.
 std::string reason_of(std::string_view text) {
   for (const std::string_view before :
@@ -196,14 +205,12 @@ bool takes_connections(HttpAddress address) {
   return ClientConnection::open(address, nullptr, -1).ok();
 }
 
-std::string no_answer(const ClientFlags& flags, const std::string& text, const Received& received) {
-  const std::string reason = reason_of(text);
-  if (!received.token_ids.empty())
-    return cat("the server at ", flags.server, " is gone after ",
-               counted(received.token_ids.size(), "token"),
-               " of the answer: it has died, or the "
-               "connection has broken (",
-               reason, ")");
+std::string no_answer(const ClientFlags& flags, const Call& call) {
+  const std::string reason = reason_of(call.status.error_message());
+  const size_t tokens = call.received.token_ids.size();
+  if (call.was_there || tokens > 0)
+    return cat("the server at ", flags.server, " is gone after ", counted(tokens, "token"),
+               " of the answer: it has died, or the connection has broken (", reason, ")");
   const Result<HttpAddress> address = parse_http_address(flags.server, ServerPort::kGrpc);
   if (address.ok() && takes_connections(*address))
     return cat(
@@ -219,7 +226,8 @@ std::string no_answer(const ClientFlags& flags, const std::string& text, const R
              ": start one with `shoal serve MODEL`, or name it with --server (", reason, ")");
 }
 
-int report_refusal(const ClientFlags& flags, const grpc::Status& status, const Received& received) {
+int report_refusal(const ClientFlags& flags, const Call& call) {
+  const grpc::Status& status = call.status;
   const std::string text = status.error_message();
   switch (status.error_code()) {
     case grpc::StatusCode::INVALID_ARGUMENT:
@@ -231,10 +239,10 @@ int report_refusal(const ClientFlags& flags, const grpc::Status& status, const R
       if (!status.error_details().empty())
         return fail(kExitUnavailable,
                     cat(flags.server, ": ", text, wait_hint(flags, why_not_taken(status))));
-      return fail(kExitUnavailable, no_answer(flags, text, received));
+      return fail(kExitUnavailable, no_answer(flags, call));
     case grpc::StatusCode::DEADLINE_EXCEEDED:  // also one that somebody on the way has set
       if (flags.timeout_s <= 0) return fail(kExitUnavailable, cat(flags.server, ": ", text));
-      return fail_late(flags, counted(received.token_ids.size(), "token"));
+      return fail_late(flags, counted(call.received.token_ids.size(), "token"));
     case grpc::StatusCode::RESOURCE_EXHAUSTED:  // also a deadline that cannot be met
       return fail(kExitUnavailable, cat(flags.server, ": ", text));
     default:
@@ -264,21 +272,26 @@ std::chrono::system_clock::time_point from_now(double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// How a call has ended.
-struct Call {
-  Received received = {};
-  Status written = {};  ///< not ok: stdout takes no more
-  grpc::Status status = {};
-  int interrupted = 0;  ///< the exit code, if a signal has cancelled it
-};
+/// Waits until the channel has a connection or cannot get one, and says whether it has one. Only a
+/// server of gRPC at the other end makes it ready.
+bool channel_connects(grpc::Channel& channel, std::chrono::system_clock::time_point deadline) {
+  for (;;) {
+    const grpc_connectivity_state state = channel.GetState(true);
+    if (state == GRPC_CHANNEL_READY) return true;
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE || state == GRPC_CHANNEL_SHUTDOWN) return false;
+    if (!channel.WaitForStateChange(state, deadline)) return false;
+  }
+}
 
 Call call_server(const ClientFlags& flags, const std::string& key,
-                 const wire::GenerateRequest& request, wire::Inference::Stub* stub,
-                 CancelOnSignal* signals) {
+                 const wire::GenerateRequest& request,
+                 const std::shared_ptr<grpc::Channel>& channel, CancelOnSignal* signals) {
   Call call;
   grpc::ClientContext context;
   if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
   if (flags.timeout_s > 0) context.set_deadline(from_now(flags.timeout_s));
+  call.was_there = channel_connects(*channel, context.deadline());
+  const auto stub = wire::Inference::NewStub(channel);
   signals->set_call(&context);
   const auto reader = stub->Generate(&context, request);
   call.written = read_stream(reader.get(), !flags.json, &call.received);
@@ -306,7 +319,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
     say_interrupted(received.token_ids.size(), "token");
     return call.interrupted;
   }
-  if (!call.status.ok()) return report_refusal(flags, call.status, received);
+  if (!call.status.ok()) return report_refusal(flags, call);
   if (received.error.code() != wire::ERROR_CODE_UNSPECIFIED) {
     return fail(received.error.retryable() ? kExitUnavailable : kExitInternal,
                 cat("the request failed after ", counted(received.token_ids.size(), "token"),
@@ -343,15 +356,17 @@ int complete(const ClientFlags& flags, const std::string& key) {
   gpr_set_log_function([](gpr_log_func_args*) {});  // what it says is in the status as well
   const Result<std::shared_ptr<grpc::Channel>> channel = open_client_channel(flags);
   if (!channel.ok()) return fail(kExitUsage, explained(channel.status()));
-  const auto stub = wire::Inference::NewStub(*channel);
   const Deadline deadline = Deadline::after_s(flags.wait_s);
   if (flags.wait_s > 0 && !connects_within(**channel, flags.wait_s)) {
     Call none;
     none.status = grpc::Status(grpc::StatusCode::UNAVAILABLE, "no connection could be made");
     return conclude(flags, none);
   }
+  bool was_there = flags.wait_s > 0;
   for (;;) {
-    const Call call = call_server(flags, key, *request, stub.get(), &signals);
+    Call call = call_server(flags, key, *request, *channel, &signals);
+    call.was_there |= was_there;
+    was_there = call.was_there;
     if (!may_come(call) || deadline.passed()) return conclude(flags, call);
     const Deadline pause = Deadline::after_ms(kAskAgainMs);
     while (!pause.passed())

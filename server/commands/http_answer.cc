@@ -142,11 +142,12 @@ Status HttpAnswer::take(std::string_view bytes, std::string* body) {
 Status HttpAnswer::end() {
   if (state_ == State::kToEnd) state_ = State::kDone;
   if (state_ == State::kDone) return {};
+  // A port of another protocol may end the connection too.
   if (state_ == State::kHead && buffer_.empty())
-    return Status::error(Code::kUnavailable,
-                         cat("the server closed the connection without an answer", kHint));
-  return Status::error(Code::kUnavailable,
-                       "the server closed the connection before its answer was whole");
+    return Status::error(Code::kAborted,
+                         "it has died, the connection has broken, or this is not its HTTP port, "
+                         "which is http= in its READY line");
+  return Status::error(Code::kAborted, "it has died, or the connection has broken");
 }
 
 }  // namespace shoal

@@ -15,7 +15,8 @@ class HttpAnswer {
   /// Takes the next bytes, and appends what they hold of the body to *body. FAILED_PRECONDITION:
   /// the bytes are not an HTTP/1 answer, so the server at this address is of another kind.
   Status take(std::string_view bytes, std::string* body);
-  /// The connection has ended. UNAVAILABLE: the answer has not.
+  /// The connection has ended. ABORTED: the answer has not; the message says what may have happened
+  /// to the server.
   Status end();
 
   bool has_head() const { return state_ > State::kHead; }

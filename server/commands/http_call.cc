@@ -95,14 +95,14 @@ Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd, De
   char bytes[16 << 10];
   while (!answer.done()) {
     const Result<size_t> received = connection.receive(bytes, sizeof bytes, deadline);
-    SHOAL_RETURN_IF_ERROR(in_time(received.status()));
-    const size_t n = *received;
-    if (n == 0) {
+    const Status came = in_time(received.status());
+    if (came.code() == Code::kUnavailable || (came.ok() && *received == 0)) {
       SHOAL_RETURN_IF_ERROR(answer.end());
       break;
     }
+    SHOAL_RETURN_IF_ERROR(came);
     std::string body;
-    SHOAL_RETURN_IF_ERROR(answer.take({bytes, n}, &body));
+    SHOAL_RETURN_IF_ERROR(answer.take({bytes, *received}, &body));
     if (!body.empty()) SHOAL_RETURN_IF_ERROR(on_body(answer.status(), body));
   }
   // An answer without a body must be noticed too.

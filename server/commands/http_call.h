@@ -38,9 +38,10 @@ struct HttpCall {
 
 /// Sends the request and reads the answer. `on_body` is given the answer's status and the bytes of
 /// its body as they come; an error of it ends the call. The call is ended, and the server notices
-/// that, once stop_fd can be read. Errors: UNAVAILABLE: no server is there, or it leaves;
-/// FAILED_PRECONDITION: it does not speak HTTP/1.1; CANCELLED: stop_fd; DEADLINE_EXCEEDED: the
-/// answer is not whole by the deadline; those of on_body.
+/// that, once stop_fd can be read. Errors: UNAVAILABLE: no server is there; ABORTED: it has the
+/// request, and leaves before its answer is whole; FAILED_PRECONDITION: it does not speak HTTP/1.1;
+/// CANCELLED: stop_fd; DEADLINE_EXCEEDED: the answer is not whole by the deadline; those of
+/// on_body.
 Status http_call(const ChatServer& server, const HttpCall& call, int stop_fd, Deadline deadline,
                  const std::function<Status(int status, std::string_view bytes)>& on_body);
 

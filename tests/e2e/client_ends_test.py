@@ -12,8 +12,8 @@ from harness import UNAVAILABLE
 class ClientEnds(harness.TestCase):
     ENDLESS = ("--prompt", "In the beginning", "--ignore-eos", "--max-tokens", 400)
 
-    def stuck_server(self) -> harness.Server:
-        with harness.planted("0:step-20:stop"):  # so that the answer cannot be over
+    def stuck_server(self, fault: str = "0:step-20:stop") -> harness.Server:
+        with harness.planted(fault):  # so that the answer cannot be over
             server = self.serve(harness.DEMO, "--step-timeout", 5 * harness.GUARD)
             server.wait_ready()
         return server
@@ -23,11 +23,11 @@ class ClientEnds(harness.TestCase):
             ("http", ("--messages", "-"), b'[{"role": "user", "content": "In the"}]', "byte"),
             ("http", ("--chat",), b"In the beginning\n", "byte"))
 
-    def ask(self, server: harness.Server, way: tuple):
+    def ask(self, server: harness.Server, way: tuple, *flags):
         """The client, and what reads its stdout and its stderr."""
         port, words, text, _ = way
         client = harness.start("client", "--server", server.fields[port], *words, "--ignore-eos",
-                               "--max-tokens", 400, stdin=-1)
+                               "--max-tokens", 400, *flags, stdin=-1)
         client.stdin.write(text)
         client.stdin.close()
         return client, harness.Reader(client.stdout), harness.Reader(client.stderr)
@@ -44,6 +44,21 @@ class ClientEnds(harness.TestCase):
                                              rf"[1-9]\d* {way[3]}s? of the answer: it has died, or "
                                              r"the connection has broken")
                 self.assertEqual(err.rest().count("\n"), 1, err.rest())
+
+    def test_a_server_that_dies_before_its_first_token(self):
+        # Who has waited for the server is told the same as who has not.
+        asked = []
+        for wait in ((), ("--wait", harness.GUARD // 12)):
+            for way in self.WAYS:
+                server = self.stuck_server("0:step-1:stop")
+                asked.append((server, way, *self.ask(server, way, *wait)))
+                harness.stopped_rank(server.pid)  # so it has the request
+        for server, *_ in asked:
+            server.kill()
+        for _, way, client, _, err in asked:
+            self.assertEqual(client.wait(), UNAVAILABLE, err.rest())
+            self.assertRegex(err.rest(), r"\Ashoal: error: the server at \S+ is gone after 0 "
+                                         rf"{way[3]}s of the answer: it has died, .*\n\Z")
 
     def test_ctrl_c_twice_says_so_at_most_once(self):
         server = self.stuck_server()

@@ -65,10 +65,10 @@ TEST(HttpAnswerTest, WhatIsNoAnswer) {
       {"HTTP/1.1 200 OK\r\nX: " + std::string(70'000, 'x'), Code::kFailedPrecondition},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(70'000, '1'),
        Code::kFailedPrecondition},
-      {"", Code::kUnavailable},
-      {"HTTP/1.1 200 OK\r\nContent-Le", Code::kUnavailable},
-      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", Code::kUnavailable},
-      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Code::kUnavailable},
+      {"", Code::kAborted},
+      {"HTTP/1.1 200 OK\r\nContent-Le", Code::kAborted},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhell", Code::kAborted},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", Code::kAborted},
   };
   for (const Bad& bad : all) {
     for (const size_t piece : {size_t{1}, size_t{7}, size_t{100'000}})
