@@ -332,7 +332,7 @@ int conclude(const ClientFlags& flags, const Call& call) {
     if (!printed.ok()) return fail_to_write(printed);
   }
   const bool ended_at_once = received.text.empty() && !flags.request.prompt_ids &&
-                             received.finished.reason() == wire::FINISH_REASON_STOP;
+                             received.finished.stop_match().has_eos_token_id();
   (void)write_all(STDERR_FILENO, figures_of(received) + (ended_at_once ? kEmptyAnswerHint : ""),
                   "the figures to stderr");
   return kExitOk;

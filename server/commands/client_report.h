@@ -59,7 +59,7 @@ inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> w
 /// Below an answer that the model ended before any text. The client cannot see whether the model is
 /// one for chats.
 inline constexpr const char* kEmptyAnswerHint =
-    "shoal client: the answer is empty; a model for chats answers to --chat or --messages\n";
+    "shoal client: the answer is empty; if the model is for chats, ask it with --chat or --messages\n";
 
 /// The line of figures below an answer. Times are in seconds since the request.
 inline std::string figures(int64_t tokens, int64_t prompt_tokens, const std::string& finish_reason,

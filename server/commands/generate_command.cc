@@ -4,6 +4,7 @@
 #include <numeric>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/engine/scheduler.h"
 #include "server/cli/command_io.h"
@@ -45,6 +46,7 @@ void resolve_requests(const ServedModel& model, const EngineLimits& limits,
   const Scheduler scheduler(limits);
   for (RequestLine& line : *requests) {
     if (!line.wrong.ok()) continue;
+    line.has_text = !line.request.prompt_ids;
     Result<ResolvedRequest, RequestError> resolved =
         resolve_request(std::move(line.request), model);
     if (!resolved.ok()) {
@@ -136,15 +138,21 @@ Sinks submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
   return sinks;
 }
 
-/// Says below an answer without any text how to ask a model for chats, if this is one.
-void hint_at_chats(const GenerateFlags& flags, const Completion& completion) {
-  const bool ended_at_once =
-      completion.text.empty() && completion.end.finish.reason == FinishReason::kStop;
-  if (!ended_at_once || flags.chat.messages || flags.request.prompt_ids) return;
-  if (!ChatTemplate::load(flags.engine.model).ok()) return;
-  (void)write_stderr(
-      "shoal generate: the answer is empty; this model is for chats, and answers to --chat, or to "
-      "--messages FILE (- is stdin), a list as [{\"role\": \"user\", \"content\": \"Hello\"}]\n");
+/// Whether the model has answered a text by ending at once, as one for chats may.
+bool is_empty_answer(const RequestLine& line, const Completion& completion) {
+  return line.has_text && completion.text.empty() && completion.end.finish.stopped_by_eos;
+}
+
+/// Says below `empty` answers that ended at once how to ask a model for chats, if this is one.
+void hint_at_chats(const GenerateFlags& flags, int64_t empty) {
+  if (empty == 0 || !ChatTemplate::load(flags.engine.model).ok()) return;
+  const std::string who =
+      flags.jsonl ? cat(counted(empty, "answer"), empty == 1 ? " is" : " are") : "the answer is";
+  const char* instead = flags.jsonl
+                            ? "shoal render --ids makes a line's prompt_ids of chat messages"
+                            : "answers to --chat, or to --messages FILE (- is stdin), a list as "
+                              "[{\"role\": \"user\", \"content\": \"Hello\"}]";
+  say_done("generate", cat(who, " empty; this model is for chats, and ", instead));
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
@@ -158,7 +166,7 @@ Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<Requ
   if (!completion.end.status.ok()) return host.ending(completion.end.status);
   const std::string answer = flags.json ? completion_json(completion, host.transport()) : "";
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
-  hint_at_chats(flags, completion);
+  hint_at_chats(flags, is_empty_answer(requests[0], completion) ? 1 : 0);
   return {};
 }
 
@@ -192,9 +200,11 @@ class Batch {
         report_.count_failed();
       else
         report_.count(completion);
+      empty_ += is_empty_answer(line, completion) ? 1 : 0;
       if (failed && first_failure.ok()) first_failure = in_source(source_of(flags_), line.named());
     }
     report_.finish();
+    hint_at_chats(flags_, empty_);
     host_.log_summary();
     if (cut_off_ != 0) return report_signal();
     SHOAL_RETURN_IF_ERROR(host_.ending(loop_.status()));
@@ -252,7 +262,8 @@ class Batch {
   std::vector<RequestLine> lines_;
   Sinks sinks_;
   BatchReport report_;
-  int cut_off_ = 0;  // the signal that left lines without an answer
+  int64_t empty_ = 0;  // answers that ended at once
+  int cut_off_ = 0;    // the signal that left lines without an answer
 };
 
 /// Prints the error of every line of a batch in which no line can run. The value is the exit code.

@@ -13,6 +13,7 @@ struct RequestLine {
   std::string id = {};             ///< the line's own, as JSON text; empty: it has none
   GenerationRequest request = {};  ///< as it was written
   ResolvedRequest resolved = {};   ///< once it has been checked against the model
+  bool has_text = false;           ///< then too: its prompt was a text and not token ids
   RequestError wrong = {};         ///< why it cannot run, without its number
 
   /// The same behind "line N: ", for errors about a whole file. Ok if the line is not wrong.

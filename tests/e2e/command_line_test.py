@@ -248,48 +248,6 @@ class OnATerminal(harness.TestCase):
         os.close(inner)
 
 
-class EmptyAnswers(harness.TestCase):
-    """A model for chats ends at once if it gets a bare prompt."""
-
-    PROMPT = ("--prompt", "In the", "--temperature", 0, "--max-tokens", 4)
-
-    def setUp(self):
-        super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.model = Path(folder.name)
-        for file in harness.DEMO.iterdir():
-            if file.name != "generation_config.json":
-                (self.model / file.name).symlink_to(file)
-        answer = json.loads(harness.run("generate", harness.DEMO, *self.PROMPT, "--json").stdout)
-        (self.model / "generation_config.json").write_text(
-            json.dumps({"eos_token_id": answer["token_ids"][:1]}))
-
-    def generate(self, *words) -> tuple[bytes, str]:
-        process = harness.start("generate", self.model, *words)
-        out, err = process.communicate()
-        self.assertEqual(process.returncode, 0, err)
-        return out, err.decode()
-
-    def test_generate(self):
-        hint = "shoal generate: the answer is empty; this model is for chats, and answers to " \
-               '--chat, or to --messages FILE (- is stdin), a list as [{"role": "user", "content": "Hello"}]\n'
-        self.assertEqual(self.generate(*self.PROMPT), (b"\n", hint))
-        self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], "")
-        (self.model / "chat_template.jinja").unlink()
-        self.assertEqual(self.generate(*self.PROMPT), (b"\n", ""))
-
-    def test_client(self):
-        server = self.serve(self.model)
-        server.wait_ready()
-        for flags, hinted in (((), True), (("--ignore-eos",), False)):
-            client = server.client(*self.PROMPT, *flags)
-            err = client.communicate()[1].decode()
-            self.assertEqual(client.returncode, 0, err)
-            hint = "the answer is empty; a model for chats answers to --chat or --messages\n"
-            self.assertEqual(err.endswith(hint), hinted, err)
-
-
 class Pipes(harness.TestCase):
     def without_a_reader(self, *args, **popen) -> tuple[int, bytes]:
         """The exit code and stderr, if nobody reads stdout."""

@@ -72,8 +72,10 @@ def planted(fault: str):
         del os.environ["SHOAL_TEST_FAULT"]
 
 
-# The line on stderr in which a batch says how fast it was, and logits what it has written.
-DONE = re.compile(rb"shoal (generate: \d+ requests?[ ,]|logits: wrote float32 \[)[^\n]*\n")
+# The line on stderr in which a batch says how fast it was, and logits what it has written; and what
+# a batch says of answers that ended at once.
+DONE = re.compile(rb"shoal (generate: \d+ requests?[ ,]|logits: wrote float32 \[)[^\n]*\n"
+                  rb"(shoal generate: \d+ answers? (is|are) empty; [^\n]*\n)?")
 
 
 def run(*args, code: int = 0, guard: float = 5 * GUARD) -> subprocess.CompletedProcess:

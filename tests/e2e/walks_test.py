@@ -112,7 +112,7 @@ WALKS = {
              "--max-tokens 12", says=r"\A.*\w.*\n"),
         Step("serve chat > /dev/null; shoal client --server $address --prompt 'In the' "
              "--temperature 0; echo 'Who was the king?' | shoal client --server $web --chat "
-             "--max-tokens 12; stop", says="a model for chats answers to --chat or --messages"),
+             "--max-tokens 12; stop", says="if the model is for chats, ask it with --chat or --messages"),
         Step("serve $DEMO > /dev/null; curl -sS http://$web/v1/chat/completions -H "
              "'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", "
              "\"content\": \"Who was the king?\"}], \"max_tokens\": 8}'; stop", says='"assistant"'),
