@@ -56,11 +56,12 @@ struct TransportReport {
   std::vector<Refusal> refusals;   ///< in the order they happened
   std::vector<ShmNeed> needs;      ///< of every rung in the order
   std::vector<NcclUse> nccl;       ///< of NCCL's rungs in the order
-  int64_t headroom_bytes = 0;      ///< of /dev/shm, left free for others
-  SelfTestFigures self_test;       ///< of rank 0; 0 if there was none
-  std::string allowed_by;          ///< the setting of the policy that takes a slower rung, or empty
-  std::string forbidden_by;        ///< the setting of the policy that ended the start, or empty
-  Status failure;                  ///< why the start ended if that was no rung's refusal, or ok
+  /// Of /dev/shm, left free for others. nullopt: the start ended before that was decided.
+  std::optional<int64_t> headroom_bytes;
+  SelfTestFigures self_test;  ///< of rank 0; 0 if there was none
+  std::string allowed_by;     ///< the setting of the policy that takes a slower rung, or empty
+  std::string forbidden_by;   ///< the setting of the policy that ended the start, or empty
+  Status failure;             ///< why the start ended if that was no rung's refusal, or ok
   /// What ended a group that was started again, oldest first; the last kMostRestarts of them.
   std::vector<std::string> restarts;
   int64_t restart_count = 0;  ///< of all, because a server may run for years

@@ -90,7 +90,7 @@ bool rungs_matter(const TransportReport& report) {
 
 std::string sizes_text(const TransportReport& report) {
   if (!rungs_matter(report)) return "";
-  return to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes),
+  return to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes.value_or(0)),
                  counted(report.world_size, "rank"));
 }
 

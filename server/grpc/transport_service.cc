@@ -91,7 +91,7 @@ void write_report(const TransportReport& report, v1::TransportReport* out) {
   out->set_restart_count(report.restart_count);
   write_self_test(report.self_test, out->mutable_self_test());
   if (report.waits) write_waits(*report.waits, out->mutable_waits());
-  out->set_headroom_bytes(report.headroom_bytes);
+  out->set_headroom_bytes(report.headroom_bytes.value_or(0));
   Json document = to_json(report);
   document["version"] = SHOAL_VERSION;
   out->set_json(json_text(document));

@@ -54,6 +54,14 @@ class Documents(harness.TestCase):
                 process = harness.start("doctor", *flags, "--json")
                 self.check("transport-report", process.communicate()[0])
 
+    def test_doctor_of_no_model(self):
+        process = harness.start("doctor", "/nosuch", "--json")
+        report = self.check("transport-report", process.communicate()[0])
+        self.assertEqual(process.returncode, harness.NO_MODEL)
+        # What was not decided is null, and no figure that nobody has chosen.
+        self.assertEqual([report[name] for name in ("headroom_bytes", "rung", "self_test", "shm_size")],
+                         [None] * 4)
+
     @unittest.skipIf("SHOAL_TEST_SANITIZED" in os.environ, "a sanitizer needs address space")
     def test_doctor_of_a_model_with_something_unforeseen(self):
         limit = denied.limit(resource.RLIMIT_AS, 16_000 << 20)
@@ -139,8 +147,8 @@ class Documents(harness.TestCase):
             docs = file.read()
         for schema in SCHEMAS.iterdir():
             self.assertIn(f"(schemas/{schema.name})", docs)
-        # `tp`, `headroom_bytes` and `dev_shm` say what they are by their names.
-        plain = {"schema", "version", "tp", "headroom_bytes", "dev_shm"}
+        # `tp` and `dev_shm` say what they are by their names.
+        plain = {"schema", "version", "tp", "dev_shm"}
         properties = [json.loads(schema.read_text())["properties"] for schema in SCHEMAS.iterdir()]
         properties += [one["conditions"]["items"]["properties"] for one in properties if "conditions" in one]
         for field in set().union(*properties) - plain:

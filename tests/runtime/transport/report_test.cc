@@ -64,6 +64,13 @@ TEST(TransportReport, TheWordOfTheVerdictMayHaveAColour) {
   }
 }
 
+TEST(TransportReport, WhatWasNotDecidedIsNull) {
+  TransportReport report;
+  EXPECT_TRUE(to_json(report)["headroom_bytes"].is_null());
+  report.headroom_bytes = 0;
+  EXPECT_EQ(to_json(report)["headroom_bytes"], 0);
+}
+
 TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(over("shm")), "OK: 2 ranks use shm, the first choice.");
   EXPECT_EQ(first_line(over("memfd")), "OK: 2 ranks use memfd, which is as good as shm.");
