@@ -269,16 +269,22 @@ constexpr Command kCommands[] = {
      parse_shmtest},
 };
 
-/// Parses `shoal help`, which prints the list of commands, the man page, or a shell's completion
-/// script.
+/// Parses `shoal help`, which prints the list of commands, the help of one, the man page, or a
+/// shell's completion script.
 Result<CommandLine> parse_help(Words words, const LogOptions& log) {
+  if (!words.empty() && !words[0].starts_with('-')) {  // a command, whose help this is as in git
+    std::vector<std::string> asked(words.begin(), words.end());
+    asked.emplace_back("--help");
+    return parse_command_line(asked, {});
+  }
   using Writer = std::string (*)(const std::vector<CommandEntry>&);
   const std::map<std::string, Writer> shells = {
       {"bash", bash_completion}, {"zsh", zsh_completion}, {"fish", fish_completion}};
   bool man = false, json = false;
   Writer write = nullptr;
   FlagParser parser("help",
-                    "Print the list of commands, or what an installation makes from the flags.");
+                    "Print the list of commands, the help of one (shoal help serve), or what an "
+                    "installation makes from the flags.");
   parser.add_switch("--man", "Print shoal.1", &man);
   parser.add_switch("--json", "Print every command and flag as one JSON object", &json);
   parser.add_value("--completion", one_of({"bash", "zsh", "fish"}),

@@ -221,8 +221,8 @@ std::string help_text(const std::vector<CommandEntry>& commands, const HelpStyle
               wrapped("(shoal COMMAND --help lists its flags)", 25, style.columns), "\n");
   text += list_of_commands(commands, style);
   text += "\n  shoal --version [--json] (-V), shoal --help (-h)\n  " +
-          wrapped("shoal help --man|--json, shoal help --completion bash|zsh|fish", kIndent,
-                  style.columns) +
+          wrapped("shoal help [COMMAND|--man|--json], shoal help --completion bash|zsh|fish",
+                  kIndent, style.columns) +
           "\n";
   const std::string codes = "Exit codes";
   return text + heading(codes + ":", style) + " " +

@@ -79,8 +79,8 @@ std::string man_page(const std::vector<CommandEntry>& commands) {
       ".SH NAME\nshoal \\- tensor\\-parallel inference server for language models\n.SH SYNOPSIS\n.nf\n");
   for (const CommandEntry& command : commands) text += synopsis(command);
   text += cat(bold("shoal --version"), " [", bold("--json"), "]\n", bold("shoal help"), " [",
-              bold("--man"), " | ", bold("--json"), " | ", bold("--completion"), " ",
-              italic("SHELL"), "]\n.fi\n");
+              italic("COMMAND"), " | ", bold("--man"), " | ", bold("--json"), " | ",
+              bold("--completion"), " ", italic("SHELL"), "]\n.fi\n");
   text += cat(
       ".SH DESCRIPTION\n",
       roff(

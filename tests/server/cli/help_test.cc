@@ -221,6 +221,28 @@ TEST(HelpTest, OfOneCommandAndOfSeveral) {
   EXPECT_EQ(commands({"logits", "m", "--help"})[0].name, "logits");
 }
 
+TEST(HelpTest, HelpTakesACommand) {
+  const auto text = [](const Words& words) {
+    const Result<CommandLine> line = parse_command_line(words);
+    EXPECT_TRUE(line.ok()) << line.status().to_string();
+    const auto* help = line.ok() ? std::get_if<PrintHelp>(&line->command) : nullptr;
+    return help != nullptr && help->commands.size() == 1 ? help_text(help->commands[0])
+                                                         : std::string();
+  };
+  for (const CommandEntry& entry : command_table()) {
+    Words first = {"help"}, last = shell_words(entry.name);
+    first.insert(first.end(), last.begin(), last.end());
+    last.emplace_back("--help");
+    EXPECT_EQ(text(first), text(last)) << entry.name;
+  }
+  EXPECT_EQ(text({"help", "help"}), text({"help", "--help"}));
+  const Result<CommandLine> benches = parse_command_line(Words{"help", "bench"});
+  ASSERT_TRUE(benches.ok()) << benches.status().to_string();
+  EXPECT_EQ(std::get<PrintFamily>(benches->command).family.name, "bench");
+  EXPECT_EQ(parse_command_line(Words{"help", "serv"}).status().plain_text(),
+            "unknown command \"serv\"; did you mean shoal serve?");
+}
+
 TEST(HelpTest, ABenchWithoutItsNameIsAnsweredWithTheNames) {
   const Status status = parse_command_line(Words{"bench", "models/demo"}).status();
   EXPECT_EQ(
