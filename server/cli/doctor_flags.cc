@@ -92,6 +92,13 @@ Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Envir
           "(0 if --min-transport allows it), 69 none; ",
           kPlanExit));
   add_place_flags(parser, &flags, &log);
+  parser.explain_stray_words([](const std::string&) {
+    const std::string typed = as_typed("doctor");
+    return cat(typed,
+               " takes no MODEL: whether shoal serve would start says shoal doctor MODEL, "
+               "which is a part of the whole program; see ",
+               typed, " --help");
+  });
   return finish(parser, words, log, flags, [&] { return check_place_flags(&flags); });
 }
 

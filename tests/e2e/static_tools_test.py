@@ -134,7 +134,9 @@ class CommandLine(harness.TestCase):
         for words, says in ((("shmtest",), "shoal-shmtest -- COMMAND"),
                             (("shmtest", "--matrx", "4k"), "did you mean --matrix?"),
                             (("doctor", "--zzzzzzzzzzzzzzzz"), "see shoal-doctor --help"),
-                            (("doctor", "serve"), "see shoal-doctor --help")):
+                            (("doctor", "serve"), "see shoal-doctor --help"),
+                            (("doctor", "models/demo", "-tp", "2"),
+                             '"models/demo" for doctor; shoal-doctor takes no MODEL: ')):
             with self.subTest(words):
                 own = run(FOLDER / f"shoal-{words[0]}", *words[1:])
                 self.assertEqual((own.returncode, own.stdout), (USAGE, b""))

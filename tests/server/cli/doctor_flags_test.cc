@@ -1,3 +1,5 @@
+#include "server/cli/doctor_flags.h"
+
 #include <gtest/gtest.h>
 
 #include "server/cli/flags.h"
@@ -29,6 +31,15 @@ TEST(DoctorFlagsTest, VariablesOfAServerCountForAModelAlone) {
   EXPECT_EQ(served.max_num_seqs, 9);
   EXPECT_EQ(served.tensor_parallel_size, 3);
   EXPECT_EQ(doctor_of({"doctor"}, variables).serve.engine.tensor_parallel_size, 2);
+}
+
+TEST(DoctorFlagsTest, TheStaticDoctorSaysWhichOneTakesAModel) {
+  const std::vector<std::string> words = {"models/demo", "-tp", "2"};
+  const std::string error = parse_static_doctor(words, {}, {}).status().plain_text();
+  EXPECT_NE(error.find("unexpected argument \"models/demo\""), std::string::npos) << error;
+  EXPECT_NE(error.find("takes no MODEL: whether shoal serve would start says shoal doctor MODEL"),
+            std::string::npos)
+      << error;
 }
 
 // NO ends a start with 69, and --nccl-version starts nothing.
