@@ -273,10 +273,10 @@ std::string peers_text(const Plan& plan) {
 
 /// NAME=VALUE so that a shell reads it as it is. zsh for one expands a value that begins with "=".
 std::string in_shell(const std::string& setting) {
-  constexpr std::string_view kPlain =
+  constexpr std::string_view kUnquoted =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+.,:/";
   const size_t value = setting.find('=') + 1;
-  if (setting.find_first_not_of(kPlain, value) == std::string::npos) return setting;
+  if (setting.find_first_not_of(kUnquoted, value) == std::string::npos) return setting;
   std::string text = setting.substr(0, value) + "'";
   for (const char c : setting.substr(value)) text += c == '\'' ? "'\\''" : std::string(1, c);
   return text + "'";
