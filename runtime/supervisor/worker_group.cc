@@ -34,7 +34,7 @@ struct WorkerGroup::Impl {
   StartWatch start_watch{0, 0, DeviceKind::kCpu};
   StepWatch step_watch{0};
   Deadline look_for_dumps = Deadline::after_ms(kLookForDumpsMs);
-  OomKills kills = oom_kills();     // the counts before the group was started
+  OomKills kills;                   // the counts before the group was started, or when it had
   std::optional<Failure> failed;    // once the group has ended
   std::vector<SegmentId> segments;  // files in /dev/shm that the ranks' libraries were seen to make
   std::function<void(int rank, pid_t process)> on_left_behind;
@@ -149,7 +149,7 @@ Failure WorkerGroup::Impl::fail() {
   const Deadline died_soon = Deadline::after_ms(std::min(options.evidence_ms, kSoonMs));
   while (!evidence.passed() && more_evidence_may_come(workers, died_soon.passed()))
     poll_once(evidence);
-  failed = explain_failure(workers, phase, oom_kills().may_have_grown_since(kills));
+  failed = explain_failure(workers, phase, oom_kills(options.system).may_have_grown_since(kills));
   end_all();
   return *failed;
 }
@@ -265,6 +265,11 @@ std::optional<Failure> WorkerGroup::Impl::wait_until_started(const StartControl&
     if (control.deadline.passed()) return silent_for(silence);
     if (poll_once(Deadline::after_ms(RunningClock::kLookMs))) return fail();
   }
+  // What was killed while they loaded has nothing to do with a later death, unless it is one of
+  // them: the kernel counts first.
+  const OomKills so_far = oom_kills(options.system);
+  if (catch_up()) return fail();
+  kills = so_far;
   for (const RankProcess& worker : workers)
     if (worker.ready) ready.push_back(worker.ready->about);
   phase = {false, Phase::kIdle};
@@ -283,6 +288,7 @@ Attempt<std::unique_ptr<WorkerGroup>> WorkerGroup::start(const WorkerGroupOption
                                                          const StartControl& control) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  impl->kills = oom_kills(options.system);
   impl->start_watch =
       StartWatch(options.startup_timeout_s, options.step_timeout_s, options.start.device);
   impl->step_watch = StepWatch(options.step_timeout_s);

@@ -13,6 +13,7 @@
 #include "runtime/base/status.h"
 #include "runtime/control/messages.h"
 #include "runtime/supervisor/group_failure.h"
+#include "runtime/transport/facts/fact_files.h"
 #include "runtime/transport/group_waits.h"
 #include "runtime/transport/rungs/rung.h"
 
@@ -38,6 +39,8 @@ struct WorkerGroupOptions {
   /// How long ranks that can answer may take to say for whom they wait, once nothing has moved for
   /// too long. They look up every 100 ms.
   int64_t explain_ms = 400;
+  /// Where the kernel's counts of its out-of-memory killer are read.
+  SystemPaths system;
 };
 
 /// Pairs of connected ends, of which the second is for a rank. Made ahead of time, because a

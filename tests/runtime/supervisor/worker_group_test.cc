@@ -138,6 +138,30 @@ TEST(WorkerGroup, AKilledRankIsNamedWhileIdleAndTheOthersAreReaped) {
   EXPECT_EQ(run(**group, one_step(1, {1}, 0, false)).status().to_string(), status.to_string());
 }
 
+TEST(WorkerGroup, OnlyWhatTheKernelKillsAfterTheStartExplainsALaterDeath) {
+  const std::filesystem::path root = testing::TempDir() + cat("/shoal-oom-counts-", ::getpid());
+  std::filesystem::create_directories(root / "proc");
+  const auto count = [&root](int kills) {
+    std::ofstream(root / "proc/vmstat") << "oom_kill " << kills << "\n";
+  };
+  for (const bool again : {false, true}) {
+    GroupOptions options = options_for(kNineHeads, 2, "shm");
+    options.system.root = root;
+    StartControl control;
+    control.on_phase_done = [&count](Phase, double) { count(4); };
+    count(3);
+    auto group = start_group(options, control);
+    ASSERT_TRUE(group.ok()) << group.status().to_string();
+    if (again) count(5);
+    ::kill((*group)->pids()[1], SIGKILL);
+    const std::optional<Failure> failure = (*group)->watch(Deadline::after_ms(kGuardMs));
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->fault, again ? Fault::kOutOfMemory : Fault::kOutside)
+        << failure->why.to_string();
+  }
+  std::filesystem::remove_all(root);
+}
+
 // This happens if a rank hangs in a driver or in an unreachable file server.
 TEST(WorkerGroup, ARankThatNoKillEndsIsLeftBehind) {
   auto group = start_group(options_for(kNineHeads, 2, "shm"));
