@@ -303,6 +303,20 @@ class ExitCodes(harness.TestCase):
         self.assertEqual(process.wait(), -signal.SIGPIPE, "as every program ends")
         self.assertEqual(process.communicate()[1], b"")
 
+    def test_a_server_goes_on_if_nobody_reads_that_it_is_ready(self):
+        nobody, closed = os.pipe()
+        os.close(nobody)
+        full = os.open("/dev/full", os.O_WRONLY)
+        for stdout, why in ((closed, "Broken pipe"), (full, "No space left on device")):
+            with self.subTest(why):
+                process = harness.start("serve", TINY, "--grpc-port", 0, stdout=stdout)
+                os.close(stdout)
+                log = harness.Reader(process.stderr)
+                line = f"WARNING front [{process.pid}] ready, but nobody reads it: {why}\n"
+                harness.wait_until(lambda: line in log.text(), line, log.text)
+                process.terminate()
+                self.assertEqual(process.wait(), 0, log.rest())
+
     # --- 74 -----------------------------------------------------------------
 
     def test_a_full_disk_is_not_a_wrong_request(self):
