@@ -26,19 +26,24 @@ uint64_t mix(uint64_t state, uint64_t word) {
   return state ^ (state >> 32);
 }
 
-/// Adds the bytes at an offset to the state. A file that ends early gives another state.
-Result<uint64_t> mix_chunk(int fd, uint64_t offset, std::vector<uint64_t>& buffer, uint64_t state) {
-  std::fill(buffer.begin(), buffer.end(), 0);
-  auto* const data = reinterpret_cast<char*>(buffer.data());
+/// Returns how many bytes there are at the offset, up to `size`.
+Result<size_t> read_at(int fd, uint64_t offset, char* data, size_t size) {
   size_t done = 0;
-  while (done < kChunkBytes) {
-    const ssize_t n =
-        ::pread(fd, data + done, kChunkBytes - done, static_cast<off_t>(offset + done));
+  while (done < size) {
+    const ssize_t n = ::pread(fd, data + done, size - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Status::error(Code::kDataLoss, "read", errno);
     if (n == 0) break;
     done += static_cast<size_t>(n);
   }
+  return done;
+}
+
+/// Adds the bytes at an offset to the state. A file that ends early gives another state.
+Result<uint64_t> mix_chunk(int fd, uint64_t offset, std::vector<uint64_t>& buffer, uint64_t state) {
+  std::fill(buffer.begin(), buffer.end(), 0);
+  SHOAL_ASSIGN_OR_RETURN(const size_t done,
+                         read_at(fd, offset, reinterpret_cast<char*>(buffer.data()), kChunkBytes));
   for (const uint64_t word : buffer) state = mix(state, word);
   return mix(state, done);
 }
@@ -58,6 +63,14 @@ Result<HeldFile> HeldFile::open(const std::string& path) {
   if (!S_ISREG(seen.st_mode))
     return Status::error(Code::kInvalidArgument, cat(path, " is not a regular file"));
   return HeldFile(path, std::move(fd), seen);
+}
+
+Result<std::string> HeldFile::head(uint64_t most) const {
+  std::string text(std::min(most, bytes_), '\0');
+  const Result<size_t> done = read_at(fd_.get(), 0, text.data(), text.size());
+  if (!done.ok()) return done.status().while_doing(cat("read ", path_));
+  text.resize(*done);
+  return text;
 }
 
 Result<uint64_t> HeldFile::fingerprint() const {

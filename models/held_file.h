@@ -23,6 +23,10 @@ class HeldFile {
   /// The size that the file had when it was opened.
   uint64_t bytes() const { return bytes_; }
 
+  /// A copy of the first bytes, `most` of them or as many as there are. Unlike a mapping it cannot
+  /// end the process (SIGBUS) if somebody cuts the file meanwhile. DATA_LOSS: it cannot be read.
+  Result<std::string> head(uint64_t most) const;
+
   /// Remembers a fingerprint of the contents, for look(). It covers all of a file of at most
   /// `chunks` pieces of 64 KiB, and otherwise this many pieces that are evenly spread, the first
   /// and the last among them. DATA_LOSS: the file cannot be read, or

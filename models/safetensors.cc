@@ -57,8 +57,11 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   const std::shared_ptr<HeldFile>& held() const { return held_; }
+  /// Of a file that was opened here.
   Result<std::vector<TensorEntry>> header() const {
-    return parse_safetensors_header({reinterpret_cast<const char*>(data_), bytes_}, bytes_, path_);
+    SHOAL_ASSIGN_OR_RETURN(const std::string first, held_->head(kSafetensorsLengthBytes));
+    SHOAL_ASSIGN_OR_RETURN(const std::string head, held_->head(safetensors_head_bytes(first)));
+    return parse_safetensors_header(head, bytes_, path_);
   }
 
  private:

@@ -266,28 +266,42 @@ Status check_overlap(const std::vector<TensorEntry>& tensors, std::string_view w
   return {};
 }
 
+/// The length of a header, from the first bytes of its file.
+uint64_t length_in(std::string_view first) {
+  uint64_t length = 0;  // little-endian
+  for (size_t i = kSafetensorsLengthBytes; i-- > 0;)
+    length = length << 8 | static_cast<unsigned char>(first[i]);
+  return length;
+}
+
 }  // namespace
+
+uint64_t safetensors_head_bytes(std::string_view first) {
+  // What is too long is no header, and its beginning tells what it is instead.
+  constexpr uint64_t kBeginning = 4096;
+  if (first.size() < kSafetensorsLengthBytes) return kSafetensorsLengthBytes;
+  const uint64_t length = length_in(first);
+  return kSafetensorsLengthBytes + (length > kMaxHeaderBytes ? kBeginning : length);
+}
 
 Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
                                                           uint64_t file_bytes,
                                                           std::string_view what) {
-  constexpr uint64_t kLengthBytes = 8;
-  if (file_bytes < kLengthBytes || head.size() < kLengthBytes) {
+  if (file_bytes < kSafetensorsLengthBytes || head.size() < kSafetensorsLengthBytes) {
     return bad(what, cat("has ", file_bytes, " B, too short for a safetensors file"));
   }
   SHOAL_RETURN_IF_ERROR(check_no_lfs_pointer(head, what));
-  uint64_t length = 0;  // little-endian
-  for (size_t i = kLengthBytes; i-- > 0;)
-    length = length << 8 | static_cast<unsigned char>(head[i]);
+  const uint64_t length = length_in(head);
   if (length > kMaxHeaderBytes) {
     return bad(what, cat("header length ", length, " B is above ", kMaxHeaderBytes,
                          " B: not a safetensors file?"));
   }
-  if (length > file_bytes - kLengthBytes || length > head.size() - kLengthBytes) {
+  if (length > file_bytes - kSafetensorsLengthBytes ||
+      length > head.size() - kSafetensorsLengthBytes) {
     return bad(what, cat("the header of ", length, " B ends after the file's ", file_bytes,
                          " B; is it truncated?"));
   }
-  const std::string_view text = head.substr(kLengthBytes, length);
+  const std::string_view text = head.substr(kSafetensorsLengthBytes, length);
   if (!text.starts_with('{'))
     return bad(what, "the header does not start with '{': not a safetensors file?");
 
@@ -298,7 +312,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
   for (size_t i = 1; i < tensors.size(); ++i) {
     if (tensors[i].name == tensors[i - 1].name) return bad_tensor(what, tensors[i], "comes twice");
   }
-  const uint64_t data_start = kLengthBytes + length;
+  const uint64_t data_start = kSafetensorsLengthBytes + length;
   for (TensorEntry& tensor : tensors) {
     SHOAL_RETURN_IF_ERROR(check_tensor(tensor, data_start, file_bytes - data_start, what));
   }

@@ -27,6 +27,10 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(std::string_view head,
                                                           uint64_t file_bytes,
                                                           std::string_view what);
 
+/// How many bytes of a file parse_safetensors_header() needs, from the first 8 of them.
+inline constexpr uint64_t kSafetensorsLengthBytes = 8;
+uint64_t safetensors_head_bytes(std::string_view first);
+
 /// Parses model.safetensors.index.json, which maps each tensor name to its shard, a plain file name
 /// in the same directory. INVALID_ARGUMENT naming the tensor if the shard is anything else (a path,
 /// "..", not a string).

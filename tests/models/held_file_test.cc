@@ -122,6 +122,17 @@ TEST_F(HeldFileTest, AWriteBeforeTheFingerprintIsAChange) {
   EXPECT_NE(taken.to_string().find("changed in place"), std::string::npos);
 }
 
+TEST_F(HeldFileTest, ItsBeginningIsACopy) {
+  const HeldFile file = held();
+  overwrite(0, "begin");
+  EXPECT_EQ(file.head(8).value(), "beginaaa");
+  EXPECT_EQ(file.head(300'000).value().size(), 200'000u);
+  fs::resize_file(path_, 3);
+  EXPECT_EQ(file.head(8).value(), "beg");
+  fs::resize_file(path_, 0);
+  EXPECT_EQ(file.head(8).value(), "");
+}
+
 TEST_F(HeldFileTest, AnyWriteSinceItWasOpenedShows) {
   {
     const HeldFile file = held();

@@ -3,9 +3,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <gtest/gtest.h>
 #include <string>
+#include <thread>
 #include <unistd.h>
+
+#include "tests/guard.h"
+#include "tests/held_reads.h"
 
 namespace shoal {
 namespace {
@@ -92,6 +97,31 @@ TEST_F(WrittenModelTest, WeightsThatGrowWereChanged) {
     fs::resize_file(weights_, bytes + 1);
     check_changed(opened, damaged, weights_);
   }
+}
+
+TEST_F(WrittenModelTest, WeightsThatAreEmptiedWhileTheyAreOpenedWereChanged) {
+  fs::copy(fs::path(kDemo) / "config.json", dir_);
+  fs::copy(fs::path(kDemo) / "model.safetensors", dir_);
+  std::promise<HeldReads*> made;
+  Status status;
+  std::thread opens([&] {
+    HeldReads* const reads = HeldReads::make();
+    made.set_value(reads);
+    if (reads->can_be_held()) status = open_model(dir_).status();
+  });
+  HeldReads* const reads = made.get_future().get();
+  if (reads->can_be_held()) {
+    EXPECT_TRUE(reads->hold(kGuardMs)) << "of the header's length";
+    fs::resize_file(weights_, 0);
+    reads->let_go();
+    EXPECT_TRUE(reads->hold(kGuardMs)) << "of the header";
+    reads->let_go();
+  }
+  opens.join();
+  if (!reads->can_be_held()) GTEST_SKIP() << "the kernel holds no calls here";
+  EXPECT_EQ(status.fault(), Fault::kModelChanged) << status.to_string();
+  EXPECT_NE(status.message().find(weights_.string() + " was changed in place"), std::string::npos)
+      << status.to_string();
 }
 
 TEST_F(WrittenModelTest, AShardThatGrowsWasChanged) {
