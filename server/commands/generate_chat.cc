@@ -137,8 +137,7 @@ Staged<int> generate_chat(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(OrderedJson messages,
                          at(Stage::kRequest, read_messages(flags.chat.messages, true)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts,
                          ChatPrompts::open(flags.chat, flags.engine.model));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,

@@ -296,8 +296,7 @@ Staged<int> generate(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
                          at(Stage::kRequest, read_requests(flags)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   if (flags.chat.messages) {
     SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
                            render_chat_prompt(flags.chat, flags.engine.model));

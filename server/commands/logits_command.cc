@@ -61,16 +61,16 @@ Result<std::vector<int32_t>, RequestError> tokens_of(const GenerationRequest& re
 
 /// Turns all prompts into tokens. The error names every line that does not fit the model. The
 /// model's tokenizer is read only if a prompt is text.
-Ending resolve_prompts(const LogitsFlags& flags, const ModelConfig& config, int32_t max_model_len,
+Ending resolve_prompts(const LogitsFlags& flags, const ModelFiles& files, int32_t max_model_len,
                        std::vector<RequestLine>* prompts) {
   std::optional<Tokenizer> tokenizer;
   for (RequestLine& line : *prompts) {
     if (!line.wrong.ok()) continue;
     if (line.request.prompt && !tokenizer) {
-      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, load_tokenizer(files)));
     }
     Result<std::vector<int32_t>, RequestError> ids = tokens_of(
-        line.request, tokenizer ? &*tokenizer : nullptr, config.vocab_size, max_model_len);
+        line.request, tokenizer ? &*tokenizer : nullptr, files.config.vocab_size, max_model_len);
     if (ids.ok())
       line.resolved.engine.prompt = std::move(ids).value();
     else
@@ -211,8 +211,7 @@ Ending logits(LogitsFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
-  SHOAL_RETURN_IF_ERROR(
-      resolve_prompts(flags, files.config, plan.model.limits.max_model_len, &prompts));
+  SHOAL_RETURN_IF_ERROR(resolve_prompts(flags, files, plan.model.limits.max_model_len, &prompts));
   if (prompts.empty()) return {};
   int64_t longest = 0;
   for (const RequestLine& line : prompts)

@@ -220,8 +220,7 @@ Staged<std::unique_ptr<Fronts>> listen(const ServeFlags& flags, const ModelFiles
 /// What requests need of the model: limits, tokenizer and chat template.
 Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& files,
                                  const EnginePlan& plan) {
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, Tokenizer::load(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, add_chat_template(flags, &model)));
   // Now, because the files may be others later.

@@ -131,4 +131,12 @@ Result<ModelFiles> open_model(const std::string& dir) {
   return model;
 }
 
+Result<Tokenizer> load_tokenizer(const ModelFiles& model) {
+  Result<Tokenizer> tokenizer = Tokenizer::load(model.dir);
+  if (tokenizer.ok()) return tokenizer;
+  HeldFiles files;
+  for (const WatchedFile& watched : model.watched) files.push_back(watched.file);
+  return unless_changed(files, tokenizer.status());
+}
+
 }  // namespace shoal

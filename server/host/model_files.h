@@ -5,6 +5,7 @@
 #include "models/generation_config.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
+#include "models/tokenizer.h"
 #include "runtime/base/status.h"
 #include "server/host/model_watch.h"
 
@@ -26,6 +27,9 @@ struct ModelFiles {
 /// for all of them); DATA_LOSS (Fault::kModelChanged): what makes no sense is being written.
 /// Callers report these errors as Stage::kModel.
 Result<ModelFiles> open_model(const std::string& dir);
+
+/// The tokenizer of an open model. Its errors are those of Tokenizer::load() and of open_model().
+Result<Tokenizer> load_tokenizer(const ModelFiles& model);
 
 /// What is wrong with these files: the error, or, if one of them is not what it was when it was
 /// opened, DATA_LOSS (Fault::kModelChanged) because of the error. An error waits for a quarter of a

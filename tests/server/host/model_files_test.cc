@@ -124,6 +124,19 @@ TEST_F(WrittenModelTest, WeightsThatAreEmptiedWhileTheyAreOpenedWereChanged) {
       << status.to_string();
 }
 
+TEST_F(WrittenModelTest, ATokenizerThatIsWrittenAfterTheModelWasOpenedWasChanged) {
+  fs::copy(kDemo, dir_);
+  const ModelFiles files = open_model(dir_).value();
+  EXPECT_TRUE(load_tokenizer(files).ok());
+  std::ofstream(dir_ / "tokenizer.json") << "{";
+  const Status changed = load_tokenizer(files).status();
+  EXPECT_EQ(changed.fault(), Fault::kModelChanged) << changed.to_string();
+  EXPECT_NE(changed.message().find("tokenizer.json was changed in place"), std::string::npos);
+  const Status damaged = load_tokenizer(open_model(dir_).value()).status();
+  EXPECT_EQ(damaged.code(), Code::kInvalidArgument) << damaged.to_string();
+  EXPECT_EQ(damaged.fault(), Fault::kOwn);
+}
+
 TEST_F(WrittenModelTest, AShardThatGrowsWasChanged) {
   write_part(10'000'000);
   fs::rename(weights_, dir_ / "a.safetensors");
