@@ -96,7 +96,8 @@ std::string man_page(const std::vector<CommandEntry>& commands) {
       ".SH SIGNALS\n",
       roff(
           "SIGTERM, SIGINT and SIGQUIT let running requests of serve finish, and so does SIGHUP if it has "
-          "a controlling terminal; otherwise keys and certificates are read again. A second signal ends it "
+          "a controlling terminal; otherwise it is a line in the log, and certificates and keys are read "
+          "again if they have changed. A second signal ends it "
           "at once. What was ignored when it was started stays ignored.\n"));
   text += ".SH EXIT STATUS\n";
   for (const ExitEntry& entry : kExitEntries)

@@ -61,13 +61,19 @@ class Signals(harness.TestCase):
         self.assertEqual(out.rest().strip(), whole.strip())
         self.assertNotIn("SIGHUP", server.err.rest())
 
-    def test_a_hangup_without_a_terminal_is_a_line(self):
+    def test_a_hangup_without_a_terminal_is_a_line_and_a_look_at_secrets(self):
+        """The manuals say the same as the line. tls_files_test.py has what such a look finds."""
+        look = "certificates and keys are read again if they have changed"
+        manual = " ".join(harness.run("help", "--man").stdout.decode().split())
+        for text in (manual, (harness.ROOT / "docs/operations.md").read_text()):
+            self.assertIn(f"it is a line in the log, and {look}", text)
         server = self.serve(TINY, "-tp", 2)
         server.wait_ready()
         ranks = server.workers(2)
         for count in (1, 2):
             os.killpg(server.pid, signal.SIGHUP)
-            server.wait_logged("SIGHUP: without a controlling terminal it ends nothing", count)
+            server.wait_logged(f"SIGHUP: without a controlling terminal it ends nothing; {look}",
+                               count)
         self.check_serves(server)
         self.assertEqual(server.workers(2), ranks)
         self.stop(server)
