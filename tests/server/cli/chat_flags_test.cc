@@ -7,20 +7,20 @@
 namespace shoal {
 namespace {
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 /// The words with these after the command that they are for.
-Words with(Words words, const Words& more) {
+Arguments with(Arguments words, const Arguments& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
 
 // client and generate take --chat with the same meaning, and refuse the same beside it.
-const std::vector<Words> kCommands = {{"client"}, {"generate", "m"}};
+const std::vector<Arguments> kCommands = {{"client"}, {"generate", "m"}};
 
 TEST(ChatFlagsTest, AConversationMayBeginWithAFile) {
-  for (const Words& command : kCommands) {
-    for (const Words& more : {Words{"--chat"}, Words{"--chat", "--messages", "f"}}) {
+  for (const Arguments& command : kCommands) {
+    for (const Arguments& more : {Arguments{"--chat"}, Arguments{"--chat", "--messages", "f"}}) {
       const Result<CommandLine> line =
           parse_command_line(with(with(command, more), {"--chat-template-kwargs", "{}"}));
       ASSERT_TRUE(line.ok()) << command[0] << ": " << line.status().to_string();
@@ -32,20 +32,20 @@ TEST(ChatFlagsTest, AConversationMayBeginWithAFile) {
 }
 
 TEST(ChatFlagsTest, AConversationIsTheOnlyInputAndHasNoJson) {
-  const std::vector<std::pair<Words, std::string>> cases = {
+  const std::vector<std::pair<Arguments, std::string>> cases = {
       {{"--prompt", "x"}, "not --prompt and --chat"},
       {{"--prompt-ids", "1"}, "not --prompt-ids and --chat"},
       {{"--json"}, "--json is for one answer"},
       {{"--messages", "-"}, "name a file"},
   };
-  for (const Words& command : kCommands) {
+  for (const Arguments& command : kCommands) {
     for (const auto& [more, says] : cases) {
       const Status status = parse_command_line(with(with(command, {"--chat"}), more)).status();
       EXPECT_EQ(status.code(), Code::kInvalidArgument);
       EXPECT_NE(status.message().find(says), std::string::npos) << status.to_string();
     }
   }
-  const Words batch = {"generate", "m", "--chat", "--jsonl", "f"};
+  const Arguments batch = {"generate", "m", "--chat", "--jsonl", "f"};
   EXPECT_NE(parse_command_line(batch).status().message().find("not --chat and --jsonl"),
             std::string::npos);
 }

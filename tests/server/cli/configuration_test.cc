@@ -14,7 +14,7 @@
 namespace shoal {
 namespace {
 
-using Words = std::vector<std::string>;
+using Arguments = std::vector<std::string>;
 
 /// A file that is there as long as the object.
 class File {
@@ -29,12 +29,12 @@ class File {
   const std::string path_ = testing::TempDir() + "configuration_test." + std::to_string(::getpid());
 };
 
-Words with_file(const File& file, Words words) {
+Arguments with_file(const File& file, Arguments words) {
   words.insert(words.begin(), {"serve", "--config", file.path()});
   return words;
 }
 
-ServeFlags serve(const Words& words, const Environment& environment = {}) {
+ServeFlags serve(const Arguments& words, const Environment& environment = {}) {
   const Result<CommandLine> line = parse_command_line(words, environment);
   EXPECT_TRUE(line.ok()) << line.status().to_string();
   if (!line.ok() || !std::holds_alternative<ServeFlags>(line->command)) {
@@ -44,13 +44,13 @@ ServeFlags serve(const Words& words, const Environment& environment = {}) {
   return std::get<ServeFlags>(line->command);
 }
 
-std::string error(const Words& words, const Environment& environment = {}) {
+std::string error(const Arguments& words, const Environment& environment = {}) {
   const Result<CommandLine> line = parse_command_line(words, environment);
   EXPECT_EQ(line.status().code(), Code::kInvalidArgument) << line.status().to_string();
   return line.status().to_string();
 }
 
-std::string printed(const Words& words, const Environment& environment = {}) {
+std::string printed(const Arguments& words, const Environment& environment = {}) {
   const Result<CommandLine> line = parse_command_line(words, environment);
   EXPECT_TRUE(line.ok()) << line.status().to_string();
   if (!line.ok() || !std::holds_alternative<PrintText>(line->command)) return "";
@@ -98,16 +98,16 @@ TEST(ConfigurationTest, ListsAndSpellings) {
   const ServeFlags flags = serve(with_file(file, {"m"}), {{"SHOAL_ALLOWED_ORIGINS", "o1,o2"}});
   EXPECT_EQ(flags.engine.tensor_parallel_size, 2);
   EXPECT_EQ(flags.engine.max_model_len, 64);
-  EXPECT_EQ(flags.served_model_names, (Words{"a", "b"}));
-  EXPECT_EQ(flags.engine.transport.order, (Words{"tcp", "shm"}));
-  EXPECT_EQ(flags.http.allowed_hosts, (Words{"x.example", "y.example"}));
-  EXPECT_EQ(flags.http.allowed_origins, (Words{"o1", "o2"}));
-  EXPECT_EQ(flags.access.api_keys, (Words{"first", "sec,ond"}));
+  EXPECT_EQ(flags.served_model_names, (Arguments{"a", "b"}));
+  EXPECT_EQ(flags.engine.transport.order, (Arguments{"tcp", "shm"}));
+  EXPECT_EQ(flags.http.allowed_hosts, (Arguments{"x.example", "y.example"}));
+  EXPECT_EQ(flags.http.allowed_origins, (Arguments{"o1", "o2"}));
+  EXPECT_EQ(flags.access.api_keys, (Arguments{"first", "sec,ond"}));
   EXPECT_EQ(flags.engine.seed, UINT64_MAX);
   EXPECT_TRUE(flags.engine.transport.device.reproducible);
   // A better source replaces a list, and adds nothing to it.
   EXPECT_EQ(serve(with_file(file, {"m", "--served-model-name", "c"})).served_model_names,
-            Words{"c"});
+            Arguments{"c"});
 }
 
 TEST(ConfigurationTest, WhatKubernetesSetsIsNotRead) {
@@ -127,8 +127,8 @@ TEST(ConfigurationTest, WhatKubernetesSetsIsNotRead) {
 }
 
 TEST(ConfigurationTest, OnlyServeReadsVariables) {
-  const Result<CommandLine> line =
-      parse_command_line(Words{"generate", "m", "--prompt", "x"}, {{"SHOAL_MAX_NUM_SEQS", "none"}});
+  const Result<CommandLine> line = parse_command_line(Arguments{"generate", "m", "--prompt", "x"},
+                                                      {{"SHOAL_MAX_NUM_SEQS", "none"}});
   EXPECT_TRUE(line.ok()) << line.status().to_string();
 }
 
@@ -258,11 +258,11 @@ TEST(ConfigurationTest, WhatIsPrintedIsReadAgain) {
   };
   EXPECT_EQ(without_sources(first), without_sources(second));
   EXPECT_EQ(serve(with_file(again, {})).served_model_names,
-            (Words{"null", "two words", "\u00e4\"", "-x"}));
+            (Arguments{"null", "two words", "\u00e4\"", "-x"}));
 }
 
 TEST(ConfigurationTest, AListThatIsGivenTwiceIsShownAsItIsInForce) {
-  const Words twice{"serve", "m", "--transport", "shm", "--transport", "tcp", "--print-config"};
+  const Arguments twice{"serve", "m", "--transport", "shm", "--transport", "tcp", "--print-config"};
   const std::string text = printed(twice);
   EXPECT_NE(text.find("transport: tcp  # command line\n"), std::string::npos) << text;
   const std::string names = printed(
