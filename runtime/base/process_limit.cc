@@ -51,6 +51,21 @@ std::string process_limit() {
              " processes and threads (ulimit -u), and a container may limit them too (pids)");
 }
 
+Status reserve_address_space(int64_t bytes) {
+  if (bytes <= 0) return {};
+  const void* const taken = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (taken != MAP_FAILED) return {};
+  const int error = errno;
+  struct rlimit limit = {};
+  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  std::string what = cat("reserve ", bytes_text(bytes), " of address space");
+  if (limited)
+    what += cat("; a process may have ", bytes_text(static_cast<int64_t>(limit.rlim_cur)),
+                " (ulimit -v)");
+  return Status::error(Code::kResourceExhausted, std::move(what), error);
+}
+
 Code descriptor_code(int error) {
   const bool ran_out = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
   return ran_out ? Code::kResourceExhausted : Code::kUnavailable;

@@ -27,6 +27,10 @@ inline constexpr uint64_t kLeastStackBytes = uint64_t{1} << 20;
 /// refused, which is the same error, the limit of memory instead.
 std::string process_limit();
 
+/// Takes this much address space, and no memory, for as long as the process lives.
+/// RESOURCE_EXHAUSTED, with the limit: it may not have as much.
+Status reserve_address_space(int64_t bytes);
+
 /// The code of an error that a descriptor could not be made: RESOURCE_EXHAUSTED if something ran
 /// out, otherwise UNAVAILABLE.
 Code descriptor_code(int error);

@@ -41,9 +41,10 @@ struct RankStart {
   /// Ranks of this group have run before, on the same devices. What is missing now may come back.
   bool has_run = false;
   bool transport_only = false;  ///< prove the transport and begin no work (shoal doctor)
-  /// With transport_only: how many threads the work would compute with. The rank has as many until
-  /// it ends, which shows whether it may. 0: they are not tried.
-  int32_t trial_threads = 0;
+  /// With transport_only: how many threads the work would compute with, and how much address space
+  /// it would take. The rank takes as much until it ends, which shows whether it may.
+  int32_t trial_threads = 1;
+  int64_t trial_bytes = 0;
   uint64_t self_test_seed = 0;  ///< the same on every rank, new at every start
   /// How often a rank sends StepProgress during a long step, in milliseconds; 0: never.
   int64_t heartbeat_ms = 0;
@@ -171,8 +172,9 @@ template <typename Archive>
 void fields(Archive& archive, RankStart& m) {
   archive(m.rank, m.world_size, m.cpus, m.transport, m.tcp_ports, m.shm_bytes,
           m.collective_timeout_ms, m.group_key, m.log, m.start_number, m.has_run, m.transport_only,
-          m.trial_threads, m.self_test_seed, m.heartbeat_ms, m.device, m.ranks_per_gpu, m.gpus,
-          m.cuda_module, m.nccl_library, m.reproducible, m.compiles_kernels, m.work);
+          m.trial_threads, m.trial_bytes, m.self_test_seed, m.heartbeat_ms, m.device,
+          m.ranks_per_gpu, m.gpus, m.cuda_module, m.nccl_library, m.reproducible,
+          m.compiles_kernels, m.work);
 }
 template <typename Archive>
 void fields(Archive& archive, Step& m) {

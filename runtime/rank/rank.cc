@@ -5,6 +5,7 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process_limit.h"
 #include "runtime/base/program_path.h"
 #include "runtime/base/signals.h"
 #include "runtime/base/thread_pool.h"
@@ -83,7 +84,8 @@ Status Rank::serve() {
   test_fault_.set(start_);
   SHOAL_RETURN_IF_ERROR(test_fault_.enter(phase_name(Phase::kSpawn)));
   std::unique_ptr<ThreadPool> trial;
-  if (start_.trial_threads > 0) {
+  if (start_.transport_only) {
+    SHOAL_RETURN_IF_ERROR(reserve_address_space(start_.trial_bytes));
     SHOAL_ASSIGN_OR_RETURN(trial, ThreadPool::start(start_.trial_threads, start_.cpus));
   }
   SHOAL_RETURN_IF_ERROR(connect());

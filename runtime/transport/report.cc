@@ -149,7 +149,6 @@ Json to_json(const TransportReport& report) {
           {"restart_count", report.restart_count},
           {"remedies", std::move(remedies)},
           {"waits", to_json(report.waits)},
-          {"unforeseen", nullptr},
           {"removed", Json::array()},
           {"kept", Json::array()},
           {"facts", Json::parse(to_json(report.facts))}};

@@ -3,8 +3,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <fcntl.h>
+#include <malloc.h>
 #include <string>
 #include <string_view>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "runtime/base/cat.h"
@@ -66,9 +68,21 @@ void end_on_signals_as_pid_1() {
   }
 }
 
+/// Under a limit of address space (ulimit -v) all threads share one heap. Otherwise each would
+/// reserve 64 MiB or more for one of its own, and who comes first would decide whether there is
+/// still room for the stack of another.
+void share_heap_under_a_limit() {
+#ifdef M_ARENA_MAX  // other C libraries have one heap anyway
+  struct rlimit space = {};
+  if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
+    ::mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 }  // namespace
 
 void begin_process(char** argv) {
+  share_heap_under_a_limit();
   start_again_with_descriptors(argv);
   ::unsetenv("SHOAL_STARTED_AGAIN");  // not for the processes that this one starts
   end_on_signals_as_pid_1();

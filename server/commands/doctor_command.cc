@@ -1,4 +1,3 @@
-#include <optional>
 #include <unistd.h>
 #include <utility>
 
@@ -64,42 +63,6 @@ void add_failure(const Status& failure, TransportReport* report) {
     report->remedies.push_back(std::move(remedy));
 }
 
-/// What doctor cannot know about a start of serve in this place, although its own went well.
-struct Unforeseen {
-  std::string what;
-  std::string command;  ///< after which there is no such thing
-};
-
-/// A limit of address space. The ranks of doctor load no weights, and a heap that a thread reserves
-/// takes 64 MiB of address space, whichever threads happen to need one.
-std::optional<Unforeseen> unforeseen_in(const HostFacts& facts) {
-  const int64_t limit = facts.limits.address_space_bytes;
-  if (limit < 0) return std::nullopt;
-  return Unforeseen{
-      cat("a process may have ", bytes_text(limit), " of address space here (ulimit -v). How much ",
-          "of it serve takes is known only once it runs: its ranks also load weights, and its ",
-          "threads reserve heaps, more or fewer each time. So it may end with exit code ",
-          static_cast<int>(ExitCode::kUnavailable), " where doctor finds nothing amiss"),
-      "ulimit -v unlimited"};
-}
-
-Json unforeseen_json(const std::optional<Unforeseen>& unforeseen) {
-  if (!unforeseen) return nullptr;
-  return {{"what", unforeseen->what}, {"command", unforeseen->command}};
-}
-
-std::string unforeseen_text(const std::optional<Unforeseen>& unforeseen) {
-  if (!unforeseen) return "";
-  return cat("not certain: ", unforeseen->what, ". To be certain, first:\n",
-             indented(unforeseen->command, "    "));
-}
-
-/// What doctor did or found beside the report of the transport.
-struct Beside {
-  SweepResult swept;
-  std::optional<Unforeseen> unforeseen;
-};
-
 Json files_json(const std::vector<LeftFile>& files) {
   Json list = Json::array();
   for (const LeftFile& file : files)
@@ -107,19 +70,17 @@ Json files_json(const std::vector<LeftFile>& files) {
   return list;
 }
 
-std::string document(const TransportReport& report, const Beside& beside) {
+std::string document(const TransportReport& report, const SweepResult& swept) {
   Json json = to_json(report);
   json["version"] = SHOAL_VERSION;
-  json["removed"] = files_json(beside.swept.removed);
-  json["kept"] = files_json(beside.swept.kept);
-  json["unforeseen"] = unforeseen_json(beside.unforeseen);
+  json["removed"] = files_json(swept.removed);
+  json["kept"] = files_json(swept.kept);
   return json_text(json) + "\n";
 }
 
-std::string text(const TransportReport& report, const Beside& beside) {
-  std::string lines =
-      to_text(report, wants_colour(STDOUT_FILENO)) + unforeseen_text(beside.unforeseen);
-  for (const std::string& line : sweep_lines(beside.swept)) lines += line + "\n";
+std::string text(const TransportReport& report, const SweepResult& swept) {
+  std::string lines = to_text(report, wants_colour(STDOUT_FILENO));
+  for (const std::string& line : sweep_lines(swept)) lines += line + "\n";
   return lines;
 }
 
@@ -153,15 +114,14 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   TransportFlags& place = serve.engine.transport;
   // The report lists what --clean-stale has removed. So it is done here, and not by the start that
   // follows.
-  Beside beside;
-  if (std::exchange(place.clean_stale, false)) beside.swept = clean_stale();
+  SweepResult swept;
+  if (std::exchange(place.clean_stale, false)) swept = clean_stale();
   TransportReport report;
   const bool alone = serve.engine.model.empty();
   const Ending ending =
       alone ? prove(place, serve.engine.tensor_parallel_size, &report) : rehearse(serve, &report);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
-  if (ending.ok() && !alone) beside.unforeseen = unforeseen_in(report.facts);
-  const Status written = write_stdout(flags.json ? document(report, beside) : text(report, beside));
+  const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return end_refused(ending, flags.json);
   return exit_code_of(report);

@@ -7,6 +7,7 @@
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/thread_pool.h"
 #include "runtime/transport/needs/process_budget.h"
 #include "runtime/transport/report_text.h"
 #include "server/host/device_choice.h"
@@ -153,16 +154,23 @@ Status lost_for_good(const Failure& failure) {
              : failure.why;
 }
 
+/// The address space that a rank's heap takes while it loads, about. No plan counts it.
+constexpr int64_t kHeapOfWork = int64_t{4} << 20;
+
 /// The ranks with their teams of threads, and three threads of the front: one watches the model's
 /// files, one starts ranks, and one runs steps.
 ProcessNeed process_need(const EnginePlan& plan) {
   constexpr int64_t kOfTheFront = 3;
   const int64_t ranks = plan.world_size;
-  if (plan.model.device == DeviceKind::kCuda)
-    return {ranks * plan.model.threads + kOfTheFront, plan.memory.host_bytes / ranks};
-  return {
-      ranks * plan.model.threads + kOfTheFront,
-      plan.memory.largest_weight_bytes + (plan.kv_bytes() + plan.memory.activation_bytes) / ranks};
+  ProcessNeed need{ranks * plan.model.threads + kOfTheFront, 0};
+  // A rank maps the files whole, and packs its weights beside them.
+  for (const CheckpointLayout::File& file : plan.model.checkpoint.files)
+    need.address_space_bytes += static_cast<int64_t>(file.bytes);
+  need.address_space_bytes += plan.model.device == DeviceKind::kCuda
+                                  ? plan.memory.host_bytes / ranks
+                                  : plan.memory.largest_weight_bytes +
+                                        (plan.kv_bytes() + plan.memory.activation_bytes) / ranks;
+  return need;
 }
 
 /// The memory of the host that the model takes.
@@ -259,10 +267,14 @@ std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const Engine
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   options.group.start.transport_only = true;
   options.group.start.trial_threads = plan.model.threads;
+  options.group.start.trial_bytes = process_need(plan).address_space_bytes + kHeapOfWork;
   options.ladder.names.remedy_hint.clear();  // the remedy is in the report
   options.ladder.on_refused = nullptr;       // and so are the refusals
   *report = Ladder(options.ladder, facts, plan.world_size).report();
   if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts)) return refused;
+  // In the place of the thread that would run the steps.
+  const Result<std::unique_ptr<ThreadPool>> steps = ThreadPool::start(2);
+  if (!steps.ok()) return Failure{steps.status(), Phase::kSpawn};
   options.start_by = Deadline::after_s(flags.transport.startup_timeout_s);
   const Attempt<std::unique_ptr<ModelWatch>> model =
       first_look(plan, options.start_by, options.hooks);

@@ -24,6 +24,7 @@ RankStart sample_start() {
   start.has_run = true;
   start.transport_only = true;
   start.trial_threads = 6;
+  start.trial_bytes = int64_t{1} << 41;
   start.self_test_seed = 99;
   start.heartbeat_ms = 1000;
   start.device = DeviceKind::kCuda;
@@ -77,6 +78,7 @@ TEST(Messages, AStartKeepsEveryField) {
   EXPECT_TRUE(back.has_run);
   EXPECT_TRUE(back.transport_only);
   EXPECT_EQ(back.trial_threads, 6);
+  EXPECT_EQ(back.trial_bytes, start.trial_bytes);
   EXPECT_EQ(back.self_test_seed, 99u);
   EXPECT_EQ(back.heartbeat_ms, 1000);
   EXPECT_EQ(back.device, DeviceKind::kCuda);

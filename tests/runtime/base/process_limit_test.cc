@@ -1,0 +1,28 @@
+#include "runtime/base/process_limit.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "tests/in_child.h"
+
+namespace shoal {
+namespace {
+
+TEST(ProcessLimit, AddressSpaceBeyondTheLimitIsRefusedWithTheLimit) {
+  const std::string said = in_child([]() -> std::string {
+    constexpr int64_t kBytes = int64_t{1} << 30;
+    if (!reserve_address_space(1 << 20).ok() || !reserve_address_space(0).ok()) return "refused";
+    const struct rlimit limit { kBytes, kBytes };
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return "skip: setrlimit";
+    const Status refused = reserve_address_space(kBytes);
+    return refused.code() == Code::kResourceExhausted ? std::string(refused.message())
+                                                      : refused.to_string();
+  });
+  if (said.starts_with("skip")) GTEST_SKIP() << said;
+  EXPECT_EQ(said,
+            "reserve 1073741824 B (1024.0 MiB) of address space; a process may have 1073741824 B "
+            "(1024.0 MiB) (ulimit -v)");
+}
+
+}  // namespace
+}  // namespace shoal
