@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/quantity.h"
+
 namespace shoal {
 namespace {
 
@@ -54,7 +56,7 @@ TEST(NcclBudget, SegmentSizesAreThoseOfNcclsMessages) {
     const auto need = nccl_need(settings);
     ASSERT_TRUE(need.ok()) << row.version;
     ASSERT_EQ(need->need.dev_shm.size(), 1u) << row.version;
-    EXPECT_EQ(need->need.dev_shm[0].what, cat("proxy-ops pool: 1 file of ", row.file, " B"));
+    EXPECT_EQ(need->need.dev_shm[0].what, "proxy-ops pool: 1 file of " + bytes_text(row.file));
     EXPECT_EQ(need->need.dev_shm_bytes(), row.in_pages) << row.version;
     EXPECT_EQ(need->need.dev_shm_inodes(), 1) << row.version;
     EXPECT_EQ(need->segments.data, 9637888);
