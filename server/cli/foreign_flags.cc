@@ -18,6 +18,13 @@ constexpr std::string_view kReplicas =
 constexpr std::string_view kNoPipeline = "each layer is shared by all ranks";
 constexpr std::string_view kCacheBytes =
     "the KV cache is bounded in bytes of this machine's memory, for example 4g";
+constexpr std::string_view kCacheShare =
+    "the KV cache is bounded in bytes of this machine's memory, for example 4g, or by "
+    "--gpu-memory-utilization on GPUs";
+constexpr std::string_view kTotalTokens =
+    "SGLang's flag bounds the KV cache in tokens, and this one in bytes; TGI's bounds one request, "
+    "as --max-model-len does";
+constexpr std::string_view kPromptAndOutput = "it bounds prompt and output of a request together";
 constexpr std::string_view kNotQuantized =
     "quantised weights are not supported: give a checkpoint of float32, float16 or bfloat16";
 constexpr std::string_view kNoAdapters = "adapters (LoRA) are not supported";
@@ -185,8 +192,8 @@ constexpr ForeignFlag kForeign[] = {
     {"--disable-fastapi-docs", "", "leave it out: there are no pages of documentation"},
     {"--grpc", "--grpc-port", "gRPC is always served"},
     // SGLang
-    {"--mem-fraction-static", kCache, kCacheBytes},
-    {"--max-total-tokens", kCache, kCacheBytes},
+    {"--mem-fraction-static", kCache, kCacheShare},
+    {"--max-total-tokens", kCache, kTotalTokens},
     {"--context-length", kLength, ""},
     {"--max-running-requests", kSeqs, ""},
     {"--max-queued-requests", "--max-num-queued-reqs", ""},
@@ -201,6 +208,30 @@ constexpr ForeignFlag kForeign[] = {
     {"--random-seed", "--seed", ""},
     {"--log-requests", kLog, kRequestLines},
     {"--max-new-tokens", "--max-tokens", ""},
+    // TGI
+    {"--num-shard", kRanks, ""},
+    {"--sharded", kRanks, "it says how many ranks share the model"},
+    {"--hostname", "--host", ""},
+    {"--max-input-length", kLength, kPromptAndOutput},
+    {"--max-input-tokens", kLength, kPromptAndOutput},
+    {"--max-concurrent-requests", "--max-num-queued-reqs", "it counts those that run or wait"},
+    {"--max-batch-size", kSeqs, ""},
+    {"--max-batch-prefill-tokens", kBatch, kChunks},
+    {"--max-batch-total-tokens", kCache, kCacheBytes},
+    {"--max-waiting-tokens", "", kOneSchedule},
+    {"--waiting-served-ratio", "", kOneSchedule},
+    {"--quantize", "", kNotQuantized},
+    {"--cuda-memory-fraction", "--gpu-memory-utilization", ""},
+    {"--huggingface-hub-cache", "", kDownload},
+    {"--weights-cache-override", "", kDownload},
+    {"--tokenizer-config-path", "", kOwnTokenizer},
+    {"--speculate", "", kNoDraft},
+    {"--disable-grammar-support", "", kNoGrammar},
+    {"--json-output", "--log-format", "json"},
+    {"--payload-limit", "--max-body-bytes", ""},
+    {"--cors-allow-origin", "--allowed-origins", ""},
+    {"--otlp-endpoint", "", kNoTraces},
+    {"--validation-workers", "", kOneFront},
     // llama.cpp
     {"-c", kLength, ""},
     {"--ctx-size", kLength, ""},
@@ -258,6 +289,27 @@ constexpr Family kFamilies[] = {
     {"cuda-graph", kNoGraphs},
 };
 
+/// A flag that says what one request asks for, and the field of a request that does.
+struct RequestField {
+  std::string_view flag;
+  std::string_view field;
+};
+
+constexpr RequestField kRequestFields[] = {{"--max-tokens", "max_tokens"},
+                                           {"--temperature", "temperature"},
+                                           {"--repetition-penalty", "repetition_penalty"}};
+
+/// What to do instead of a flag that is one of other commands: a server leaves such things to its
+/// clients. Empty if there is nothing to say.
+std::string hint_of_others(std::string_view flag,
+                           const std::function<bool(std::string_view flag)>& has) {
+  const auto* const found =
+      std::find_if(std::begin(kRequestFields), std::end(kRequestFields),
+                   [flag](const RequestField& one) { return one.flag == flag; });
+  if (found == std::end(kRequestFields) || !has("--grpc-port")) return "";
+  return cat("clients set ", found->field, " in their requests");
+}
+
 std::optional<std::string> hint_of_family(std::string_view name) {
   const auto* const found = std::find_if(
       std::begin(kFamilies), std::end(kFamilies),
@@ -281,12 +333,12 @@ std::optional<std::string> foreign_flag_hint(
                    [&wanted](const ForeignFlag& one) { return one.name == wanted; });
   if (found == std::end(kForeign)) return hint_of_family(wanted);
   if (found->use.empty()) return std::string(found->hint);
-  if (!has(found->use)) return std::string();
+  if (!has(found->use)) return hint_of_others(found->use, has);
   return cat("use ", found->use, found->hint.empty() ? "" : ": ", found->hint);
 }
 
 bool is_model_flag(std::string_view name) {
-  return name == "--model" || name == "--model-path" || name == "-m";
+  return name == "--model" || name == "--model-path" || name == "--model-id" || name == "-m";
 }
 
 }  // namespace shoal

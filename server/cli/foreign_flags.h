@@ -7,7 +7,8 @@
 
 namespace shoal {
 
-// The flags of other servers, for those who come from vLLM, SGLang or llama.cpp.
+// The flags of other servers, for those who come from vLLM, SGLang, TGI or
+// llama.cpp.
 
 /// A flag that another server has and Shoal has not.
 struct ForeignFlag {
@@ -21,11 +22,12 @@ struct ForeignFlag {
 std::span<const ForeignFlag> foreign_flags();
 
 /// What to do instead of this flag of another server, as half a sentence; nullopt if it is not one,
-/// and empty if the flag to use is not one of this command. `has`: whether the command has a flag.
+/// and empty if the flag to use is not one of this command, and no field of a request does it
+/// either. `has`: whether the command has a flag.
 std::optional<std::string> foreign_flag_hint(std::string_view name,
                                              const std::function<bool(std::string_view flag)>& has);
 
-/// Whether other servers name the model by this flag: --model, --model-path or -m.
+/// Whether other servers name the model by this flag: --model, --model-path, --model-id or -m.
 bool is_model_flag(std::string_view name);
 
 }  // namespace shoal

@@ -57,7 +57,8 @@ TEST(ForeignFlagsTest, EachHasAHintThatServeOrGenerateCanFollow) {
 TEST(ForeignFlagsTest, UnderscoresAndAnEqualsSignMakeNoDifference) {
   EXPECT_EQ(error_of({"serve", "m", "--mem_fraction_static=0.9"}),
             "unknown flag \"--mem_fraction_static\" for serve; use --kv-cache-memory: the KV "
-            "cache is bounded in bytes of this machine's memory, for example 4g");
+            "cache is bounded in bytes of this machine's memory, for example 4g, or by "
+            "--gpu-memory-utilization on GPUs");
   EXPECT_EQ(error_of({"serve", "m", "--revision", "main"}),
             "unknown flag \"--revision\" for serve; nothing is downloaded: hf download ID "
             "--local-dir DIR, then name DIR as MODEL");
@@ -89,6 +90,39 @@ TEST(ForeignFlagsTest, AFlagOfAnotherServerIsNoMisspeltOneOfThis) {
     const std::string error = error_of(words);
     EXPECT_NE(error.find(cat("; see shoal ", words[0], " --help")), std::string::npos) << error;
   }
+}
+
+TEST(ForeignFlagsTest, FlagsOfTgiAreKnown) {
+  const std::vector<std::pair<const char*, const char*>> known = {
+      {"--num-shard", "use --tensor-parallel-size"},
+      {"--sharded", "use --tensor-parallel-size: it says how many ranks"},
+      {"--hostname", "use --host"},
+      {"--max-input-length", "use --max-model-len: it bounds prompt and output"},
+      {"--max_input_tokens", "use --max-model-len: it bounds prompt and output"},
+      {"--max-total-tokens", "use --kv-cache-memory: "},
+      {"--max-concurrent-requests", "use --max-num-queued-reqs: "},
+      {"--max-batch-prefill-tokens", "use --max-num-batched-tokens: "},
+      {"--quantize", "quantised weights are not supported"},
+      {"--cuda-memory-fraction", "use --gpu-memory-utilization"},
+      {"--huggingface-hub-cache", "nothing is downloaded: "}};
+  for (const auto& [name, hint] : known) {
+    const std::string error = error_of({"serve", "m", name, "1"});
+    EXPECT_NE(error.find(cat("for serve; ", hint)), std::string::npos) << error;
+  }
+  // What the two servers that have this flag mean by it are two things here.
+  EXPECT_NE(error_of({"serve", "m", "--max-total-tokens", "1"}).find("--max-model-len"),
+            std::string::npos);
+}
+
+TEST(ForeignFlagsTest, AServerLeavesToItsClientsWhatOneRequestAsksFor) {
+  for (const char* name : {"-n", "--n-predict", "--max-new-tokens"}) {
+    const std::string error = error_of({"serve", "m", name, "1"});
+    EXPECT_TRUE(error.ends_with("for serve; clients set max_tokens in their requests")) << error;
+  }
+  EXPECT_TRUE(error_of({"generate", "m", "--n-predict", "1"}).ends_with("; use --max-tokens"));
+  EXPECT_TRUE(
+      error_of({"serve", "m", "--temp", "1"}).ends_with("set temperature in their requests"));
+  EXPECT_TRUE(error_of({"render", "m", "--n-predict", "1"}).ends_with("see shoal render --help"));
 }
 
 TEST(ForeignFlagsTest, FamiliesAreKnownByAPartOfTheirNames) {
@@ -131,7 +165,7 @@ TEST(ForeignFlagsTest, TheHintOfLogprobsHasTheirGreatestNumber) {
 }
 
 TEST(ForeignFlagsTest, OthersNamesOfMODEL) {
-  for (const char* name : {"--model", "--model-path", "-m", "--model_path"}) {
+  for (const char* name : {"--model", "--model-path", "--model-id", "-m", "--model_path"}) {
     const auto line = parse_command_line(Words{"serve", name, "dir", "-tp", "2"});
     ASSERT_TRUE(line.ok()) << line.status().to_string();
     EXPECT_EQ(std::get<ServeFlags>(line->command).engine.model, "dir") << name;
