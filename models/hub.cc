@@ -33,11 +33,13 @@ std::string how_to_get_model(const std::string& model) {
       !is_hub_word(name.substr(slash + 1)))
     return "";
   const std::string_view folder = name.substr(slash + 1);
+  // Folders of a repository have the model in other formats, which can be as large again.
   return cat("; if it is the Hugging Face Hub's ", name,
-             ", download it and give its folder as MODEL (pip install huggingface_hub has hf): "
-             "hf download ",
-             name, revision.empty() ? "" : cat(" --revision ", revision), " --local-dir ", folder,
-             " && shoal serve ", folder);
+             ", download it and give its folder as MODEL, with your other flags (pip install "
+             "huggingface_hub has hf; a gated model needs hf auth login first):"
+             "\n  hf download ",
+             name, revision.empty() ? "" : cat(" --revision ", revision),
+             " --exclude \"*/*\" --local-dir ", folder, " && shoal serve ", folder);
 }
 
 }  // namespace shoal

@@ -18,8 +18,9 @@ SYSEXITS = {name: getattr(os, name) for name in dir(os) if name.startswith("EX_"
 # What messages name of other programs: containers, mount, hf, and engines that use NCCL. --ssl is the
 # beginning of a group of our own.
 OF_OTHER_PROGRAMS = {
-    "--cap-add", "--enable-symm-mem", "--gpus", "--ipc", "--local-dir", "--memory", "--options-mode",
-    "--pids-limit", "--revision", "--security-opt", "--shm-size", "--ssl", "--tmpfs", "--ulimit"}
+    "--cap-add", "--enable-symm-mem", "--exclude", "--gpus", "--ipc", "--local-dir", "--memory",
+    "--options-mode", "--pids-limit", "--revision", "--security-opt", "--shm-size", "--ssl",
+    "--tmpfs", "--ulimit"}
 # Exit code 1 is an answer and not a failure of the program, so ExitCode has no name for it.
 ANSWERS = {1}
 

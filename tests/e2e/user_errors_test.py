@@ -87,7 +87,9 @@ class Errors(harness.TestCase):
     def test_what_to_do(self):
         hub = "HuggingFaceTB/SmolLM2-135M-Instruct"
         folder = hub.split("/")[1]
-        download = f"hf download {hub} --local-dir {folder} && shoal serve {folder}\n"
+        # Files of the root have no slash in their names.
+        download = (f'\n  hf download {hub} --exclude "*/*" --local-dir {folder} '
+                    f"&& shoal serve {folder}\n")
         self.assertTrue(self.error(NO_MODEL, "serve", hub).endswith(download))
         self.assertIn(download, self.error(NO_MODEL, "tokenize", hub, "--text", "x"))
         self.assertNotIn("hf download", self.error(NO_MODEL, "serve", "/nowhere/x"))

@@ -90,8 +90,8 @@ WALKS = {
         Step("$ROOT/scripts/get-model --help", says="smollm2"),
         Step("$ROOT/scripts/get-model llama", 64, says='unknown model "llama"'),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
-             says=r"hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir "
-                  r"SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
+             says=r'\n  hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude "\*/\*" '
+                  r"--local-dir SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
         Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12"),
         Step("echo 'In the beginning' | shoal generate $DEMO --max-tokens 12"),
         Step("serve $DEMO -tp 2; shoal client --server $address --prompt 'In the' --max-tokens 8; "

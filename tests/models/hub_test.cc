@@ -6,19 +6,20 @@ namespace shoal {
 namespace {
 
 TEST(HubTest, ANameOfTheHubGetsTheLineThatDownloadsIt) {
+  const std::string what =
+      ", download it and give its folder as MODEL, with your other flags (pip install "
+      "huggingface_hub has hf; a gated model needs hf auth login first):\n  ";
   EXPECT_EQ(how_to_get_model("HuggingFaceTB/SmolLM2-135M-Instruct"),
-            "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct, download it "
-            "and give its folder as MODEL (pip install huggingface_hub has hf): hf download "
-            "HuggingFaceTB/SmolLM2-135M-Instruct --local-dir SmolLM2-135M-Instruct && shoal serve "
-            "SmolLM2-135M-Instruct");
+            "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct" + what +
+                "hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude \"*/*\" --local-dir "
+                "SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct");
   for (const char* name : {"hf://a/b", "https://huggingface.co/a/b", "hf.co/a/b"})
-    EXPECT_EQ(
-        how_to_get_model(name),
-        "; if it is the Hugging Face Hub's a/b, download it and give its folder as MODEL "
-        "(pip install huggingface_hub has hf): hf download a/b --local-dir b && shoal serve b");
+    EXPECT_EQ(how_to_get_model(name),
+              "; if it is the Hugging Face Hub's a/b" + what +
+                  "hf download a/b --exclude \"*/*\" --local-dir b && shoal serve b");
   for (const char* name : {"a/b:main", "hf://a/b@main"})
     EXPECT_TRUE(how_to_get_model(name).ends_with(
-        ": hf download a/b --revision main --local-dir b && shoal serve b"))
+        ":\n  hf download a/b --revision main --exclude \"*/*\" --local-dir b && shoal serve b"))
         << name;
   for (const char* path :
        {"", "model", "/models/x", "./x/y", "../x", "a/b/c", "a/", "/a", "a b/c", "a/b\nc", "~/x",
