@@ -29,6 +29,8 @@ class GetModel(unittest.TestCase):
         listed = script("get-model", "--help")
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         self.assertIn("\n  smollm2 ", listed.stdout)
+        self.assertTrue(listed.stdout.endswith(
+            '\nany other model: hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME\n'))
         for words in ((), ("smollm3",)):
             refused = script("get-model", *words)
             self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))

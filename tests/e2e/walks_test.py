@@ -88,7 +88,8 @@ WALKS = {
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
         Step("$ROOT/scripts/get-model", 64, says="smollm2"),
         Step("$ROOT/scripts/get-model --help", says="smollm2"),
-        Step("$ROOT/scripts/get-model llama", 64, says='unknown model "llama"'),
+        Step("$ROOT/scripts/get-model llama", 64,
+             says=r'(?s)unknown model "llama".*any other model: hf download OWNER/NAME '),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
              says=r'\n  hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude "\*/\*" '
                   r"--local-dir SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
