@@ -28,6 +28,7 @@ class GetModel(unittest.TestCase):
     def test_it_lists_what_it_knows(self):
         listed = script("get-model", "--help")
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
+        self.assertIn("It needs network access to PyPI", listed.stdout)
         self.assertIn("\n  smollm2 ", listed.stdout)
         self.assertTrue(listed.stdout.endswith(
             '\nany other model: hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME\n'))
