@@ -61,13 +61,16 @@ inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> w
 inline constexpr const char* kEmptyAnswerHint =
     "shoal client: the answer is empty; if the model is for chats, ask it with --chat or --messages\n";
 
+/// Fewer tokens after the first say nothing about the speed: a few may have come together.
+inline constexpr int64_t kLeastForSpeed = 16;
+
 /// The line of figures below an answer. Times are in seconds since the request.
 inline std::string figures(int64_t tokens, int64_t prompt_tokens, const std::string& finish_reason,
                            double first_s, double last_s) {
   std::string line = cat("shoal client: ", counted(tokens, "token"), " after a prompt of ",
                          prompt_tokens, ", finish reason ", finish_reason, ", first token after ",
                          with_decimals(first_s, 3), " s");
-  if (tokens > 1 && last_s > first_s)
+  if (tokens - 1 >= kLeastForSpeed && last_s > first_s)
     line += cat(", then ", with_decimals(static_cast<double>(tokens - 1) / (last_s - first_s), 1),
                 " tokens/s");
   return line + "\n";

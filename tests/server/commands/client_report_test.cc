@@ -1,0 +1,28 @@
+// The line of figures below an answer.
+#include "server/commands/client_report.h"
+
+#include <gtest/gtest.h>
+
+namespace shoal {
+namespace {
+
+TEST(ClientReportTest, ASpeedNeedsEnoughTokensToBeMeasured) {
+  EXPECT_EQ(figures(17, 3, "stop", 0.5, 1.5),
+            "shoal client: 17 tokens after a prompt of 3, finish reason stop, first token after "
+            "0.500 s, then 16.0 tokens/s\n");
+  EXPECT_EQ(figures(16, 3, "length", 0.5, 1.5),
+            "shoal client: 16 tokens after a prompt of 3, finish reason length, first token after "
+            "0.500 s\n");
+  EXPECT_EQ(figures(1, 3, "stop", 0.5, 0.5),
+            "shoal client: 1 token after a prompt of 3, finish reason stop, first token after "
+            "0.500 s\n");
+}
+
+TEST(ClientReportTest, TokensThatComeAtOnceHaveNoSpeed) {
+  EXPECT_EQ(figures(40, 3, "stop", 0.5, 0.5),
+            "shoal client: 40 tokens after a prompt of 3, finish reason stop, first token after "
+            "0.500 s\n");
+}
+
+}  // namespace
+}  // namespace shoal
