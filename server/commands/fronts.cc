@@ -1,9 +1,11 @@
 #include "server/commands/fronts.h"
 
 #include <algorithm>
+#include <unistd.h>
 #include <utility>
 
 #include "runtime/base/log.h"
+#include "runtime/base/terminal.h"
 #include "server/cli/ready_file.h"
 #include "server/facades/facades.h"
 #include "server/grpc/grpc_version.h"
@@ -199,6 +201,13 @@ Status Fronts::start_http(const ServeFlags& flags, HttpParts parts, Metrics& met
 std::string Fronts::addresses() const {
   return cat("grpc=", grpc_->address(), http_ ? cat(" http=", ready_value(http_->address())) : "",
              health_ ? cat(" health=", health_->address()) : "", secrets_->tls() ? " tls=1" : "");
+}
+
+void Fronts::say_how_to_ask(const HttpFlags& flags) const {
+  if (!is_terminal(STDERR_FILENO) || secrets_->tls() || secrets_->keys()->any()) return;
+  const bool on_a_port = http_ && flags.uds.empty();
+  log_info(cat("try: ", on_a_port ? cat("curl http://", http_->address(), "/v1/models, or ") : "",
+               "shoal client --server ", grpc_->address(), " --prompt \"Hello\""));
 }
 
 void Fronts::set_ready(const ServedModel* model, InferenceLoop* loop,

@@ -31,6 +31,10 @@ class Fronts {
   /// there is one, and " tls=1" if the first two speak TLS.
   std::string addresses() const;
 
+  /// Tells a person at a terminal how to ask this server, if neither a key nor TLS makes that
+  /// longer than a line. flags: those of start().
+  void say_how_to_ask(const HttpFlags& flags) const;
+
   void set_ready(const ServedModel* model, InferenceLoop* loop, const DeploymentInfo& deployment);
   bool set_restarting(const Status& why) { return grpc_->set_restarting(why); }
   void set_stopping() { grpc_->set_stopping(); }

@@ -333,6 +333,7 @@ Ending serve(ServeFlags flags, Observers& observers) {
   fronts.set_ready(&model, &loop, deployment_of(plan, scheduling, *host, std::move(fingerprint)));
   server->signals->started();
   say_ready(ready_line(fronts, name, plan, *host, seconds_since(start)), observers);
+  fronts.say_how_to_ask(flags.http);
   const Status status = serve_until_stopped(
       {fronts, loop, *host, observers, flags.shutdown_grace_s, flags.shutdown_timeout_s},
       *server->signals);

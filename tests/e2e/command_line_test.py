@@ -215,6 +215,28 @@ class OnATerminal(harness.TestCase):
         err = process.communicate()[1].decode()
         self.assertRegex(err, r"(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z INFO (front|rank \d) ")
 
+    def served(self, said: bytes, *flags) -> str:
+        """What a server prints on a terminal. It is stopped once it has said this."""
+        def stop(process, text: list[bytes]):
+            harness.wait_until(lambda: said in b"".join(text), f"{said} on the terminal")
+            process.terminate()
+
+        return self.shown("serve", harness.DEMO, "--grpc-port", 0, *flags, meanwhile=stop,
+                          NO_COLOR="1")
+
+    def test_a_server_says_how_to_ask_it(self):
+        self.assertRegex(self.served(b" try: "),
+                         r'READY grpc=(\S+) http=(\S+) (?s:.)* INFO front \[\d+\] try: curl '
+                         r'http://\2/v1/models, or shoal client --server \1 --prompt "Hello"\n')
+        self.assertRegex(self.served(b" try: ", "--port", -1), r"try: shoal client --server \S+ --p")
+        # This one needs a key.
+        self.assertNotIn("try: ", self.served(b"READY ", "--api-key", "s3cret"))
+        process = harness.start("serve", harness.DEMO, "--grpc-port", 0)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        self.assertTrue(process.stdout.readline().startswith(b"READY "))
+        process.terminate()
+        self.assertNotIn(b"try: ", process.communicate()[1])
+
     @staticmethod
     def go_on_once_it_says_how_far(process, text: list[bytes]):
         rank = harness.stopped_rank(process.pid)
