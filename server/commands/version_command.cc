@@ -40,8 +40,9 @@ std::string module_text(const FoundModule& found) {
   if (found.path.empty()) return cat("none (build ", cuda_module_build_id(), " would fit)");
   if (found.module == nullptr) return cat("refused: ", found.refused);
   const int version = found.module->cuda_runtime_version;
-  return cat(found.path, ", build ", found.module->build_id, ", CUDA ", version / 1000, ".",
-             version % 1000 / 10, ", for ", found.module->architectures);
+  // The loader refuses a module of another build. Its id has a hash of sources and no commit.
+  return cat(found.path, ", matches this program (build ", found.module->build_id, "), CUDA ",
+             version / 1000, ".", version % 1000 / 10, ", for ", found.module->architectures);
 }
 
 std::string module_json(const FoundModule& found) {
@@ -85,8 +86,9 @@ std::string version_text(const BuildCommit& commit, const FoundModule& found) {
   return cat("shoal ", SHOAL_VERSION, "\ncommit: ", commit.id,
              *commit.date == 0 ? "" : cat(" (", commit.date, ")"),
              commit.dirty ? ", with uncommitted changes" : "", "\nkernel sets: ", built_in,
-             " (this processor runs: ", running, ")\narithmetic: ", arithmetic_text(),
-             "\nCUDA module: ", module_text(found), "\n");
+             running == built_in ? " (this processor runs all of them)"
+                                 : cat(" (this processor runs: ", running, ")"),
+             "\narithmetic: ", arithmetic_text(), "\nCUDA module: ", module_text(found), "\n");
 }
 
 std::string version_json(const BuildCommit& commit, const FoundModule& found) {

@@ -51,8 +51,8 @@ class InstallTest(harness.TestCase):
         module = self.prefix / "lib" / "shoal" / "libshoal_cuda.so"
         self.assertEqual(module.exists(), (BUILD / "libshoal_cuda.so").exists())
         if module.exists():
-            self.assertIn(f"CUDA module: {self.prefix}/bin/../lib/shoal/libshoal_cuda.so, build",
-                          out.decode())
+            self.assertIn(f"CUDA module: {self.prefix}/bin/../lib/shoal/libshoal_cuda.so, "
+                          "matches this program (build ", out.decode())
         else:
             self.assertIn("CUDA module: none", out.decode())
 

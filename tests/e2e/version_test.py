@@ -38,7 +38,9 @@ class VersionTest(harness.TestCase):
         self.assertTrue(text.startswith(f"shoal {found['version']}\ncommit: {found['commit']}"),
                         text)
         self.assertEqual("with uncommitted changes" in text, found["dirty"])
-        self.assertIn(", ".join(found["kernel_sets"]), text)
+        sets, here = ", ".join(found["kernel_sets"]), ", ".join(found["kernel_sets_here"])
+        runs = " all of them" if here == sets else f": {here}"
+        self.assertIn(f"kernel sets: {sets} (this processor runs{runs})\n", text)
         self.assertEqual(found["kernel_sets_here"], kernel_sets_of_this_processor())
         self.assertIn("arithmetic: " + found["arithmetic"], text)
         self.assertEqual(found["arithmetic_here"],
@@ -54,6 +56,10 @@ class VersionTest(harness.TestCase):
             found = version(program)
             self.assertEqual(found["cuda_module"]["path"], str(module))
             self.assertEqual(found["cuda_module"]["build_id"], found["build_id"])
+            text = subprocess.run([program, "--version"], check=True, capture_output=True,
+                                  text=True).stdout
+            self.assertIn(f"CUDA module: {module}, matches this program (build "
+                          f"{found['build_id']}), CUDA ", text)
             refused = version(program, EMULATED_GPU_BUILD_ID="0.0.0-other")["cuda_module"]
             self.assertIn("0.0.0-other", refused["refused"])
             self.assertNotIn("build_id", refused)
