@@ -10,7 +10,7 @@ Status check_no_lfs_pointer(std::string_view text, std::string_view what) {
   return Status::error(
       Code::kInvalidArgument,
       cat(what,
-          ": is a Git LFS pointer and not the file itself, because the repository was cloned "
+          " is a Git LFS pointer and not the file itself, because the repository was cloned "
           "without Git LFS; in its directory run: git lfs install && git lfs pull; or download it "
           "again: hf download OWNER/NAME --local-dir DIR"));
 }

@@ -130,7 +130,7 @@ TEST(TokenizerErrorsTest, AGitLfsPointerIsNamed) {
   const auto tokenizer =
       Tokenizer::parse("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a.json");
   ASSERT_FALSE(tokenizer.ok());
-  EXPECT_NE(tokenizer.status().to_string().find("a.json: is a Git LFS pointer"), std::string::npos)
+  EXPECT_NE(tokenizer.status().to_string().find("a.json is a Git LFS pointer"), std::string::npos)
       << tokenizer.status().to_string();
 }
 
