@@ -128,8 +128,10 @@ void Chat::report(const Status& called, Reply* reply) {
         called.code() == Code::kUnavailable || called.code() == Code::kFailedPrecondition;
     reply->exit_code = fail(no_server ? kExitUnavailable : kExitInternal, explained(called));
   } else if (answer.http_status() != 200) {
-    reply->exit_code = fail(exit_code_of(answer.http_status()),
-                            answer.error() + wait_hint(flags_, answer.not_taken()));
+    const int code = exit_code_of(answer.http_status());
+    // Which server it is does not matter for a request that every server would refuse.
+    reply->exit_code = fail(code, cat(code == kExitUsage ? "" : flags_.server + ": ",
+                                      answer.error(), wait_hint(flags_, answer.not_taken())));
   } else if (!answer.error().empty()) {
     reply->exit_code = fail(answer.may_ask_again() ? kExitUnavailable : kExitInternal,
                             cat("the request failed after ", counted(answer.text().size(), "byte"),

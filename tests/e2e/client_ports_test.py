@@ -41,11 +41,11 @@ class Ports(harness.TestCase):
                                 "--step-timeout", 5 * harness.GUARD)
         rank = harness.stopped_rank(server.pid)
         self.assertRegex(self.refused(grpc, "--prompt", "x"),
-                         r": the model is loading; try again soon; with --wait SECONDS the client "
-                         r"waits for it\n$")
+                         rf"^shoal: error: {grpc}: the model is loading; try again soon; with "
+                         r"--wait SECONDS the client waits for it\n$")
         self.assertRegex(self.refused(http, "--messages", "-"),
-                         r": the model is loading; try again soon \(HTTP 503\); with --wait "
-                         r"SECONDS the client waits for it\n$")
+                         rf"^shoal: error: {http}: the model is loading; try again soon "
+                         r"\(HTTP 503\); with --wait SECONDS the client waits for it\n$")
         # Who has waited needs no hint.
         self.assertRegex(self.refused(grpc, "--wait", 1, "--prompt", "x"), "try again soon\n$")
         os.kill(rank, signal.SIGCONT)
