@@ -24,6 +24,16 @@ def wanted(group: str) -> list[str]:
     return script("install-deps", group, env={"PATH": "/nowhere"}).stderr.split()
 
 
+class Usage(unittest.TestCase):
+    def test_help_is_the_comment_at_the_top(self):
+        for name in ("demo", "test"):
+            top = re.match(r"#!.*\n((?:#.*\n)+)", (ROOT / "scripts" / name).read_text())[1]
+            for word in ("--help", "-h"):
+                asked = script(name, word)
+                self.assertEqual((asked.returncode, asked.stderr), (0, ""))
+                self.assertEqual(asked.stdout, re.sub(r"(?m)^# ?", "", top))
+
+
 class GetModel(unittest.TestCase):
     def test_it_lists_what_it_knows(self):
         listed = script("get-model", "--help")
