@@ -42,10 +42,12 @@ std::string refusals_text(const TransportReport& report) {
   return text;
 }
 
-/// What the names in the refusals mean, once each and in the order of a start.
+/// What the names in the refusals mean, once each and in the order of a start. A refusal by the
+/// budget says it itself: room is short, or no file can be made.
 std::string phases_text(const TransportReport& report) {
   std::set<Phase> phases;
   for (const Refusal& refusal : report.refusals) phases.insert(refusal.phase);
+  phases.erase(Phase::kBudget);
   std::string text;
   for (const Phase phase : phases)
     text += cat("  (", phase_name(phase), "): ", phase_meaning(phase), "\n");
