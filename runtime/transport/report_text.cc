@@ -67,20 +67,14 @@ bool was_refused(const TransportReport& report, const std::string& rung) {
 /// all other rungs are left out: those rungs were not looked at, so their needs explain nothing.
 std::string needs_text(const TransportReport& report) {
   std::string text;
-  size_t others = 0;
   for (const ShmNeed& need : report.needs) {
-    if (need.rung != report.rung && !was_refused(report, need.rung)) {
-      ++others;
-      continue;
-    }
+    if (need.rung != report.rung && !was_refused(report, need.rung)) continue;
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
                 words(need.bound), bytes_text(need.dev_shm_bytes()), " in ",
                 report.facts.dev_shm.path, ", ", bytes_text(need.memory_bytes()), " of memory\n");
     for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
     for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
   }
-  if (!text.empty() && others > 0)
-    text += cat("  needs of the other ", others, ": in the report of --json\n");
   return text;
 }
 
