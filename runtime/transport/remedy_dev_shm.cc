@@ -21,7 +21,7 @@ bool has_option(const std::string& options, const std::string& wanted) {
 /// What is wrong, with the number of ranks that a size in the same title is for.
 std::string why(const ShmTrouble& trouble, const std::string& path) {
   const std::string& ranks = trouble.ranks;
-  const std::string they_need_it = cat(", and needed for ", ranks);
+  const std::string they_need_it = cat(", and is needed for ", ranks);
   if (trouble.occupied) return cat(path, " is no directory", they_need_it);
   if (trouble.missing) return cat(path, " is missing", they_need_it);
   if (trouble.no_tmpfs) return cat(path, " is no tmpfs", they_need_it);

@@ -168,13 +168,13 @@ TEST(Remedy, MissingOrNoTmpfs) {
   EXPECT_EQ(for_need(facts, need).at(0).text, mount);
   EXPECT_EQ(
       for_need(facts, need).at(0).title,
-      "/dev/shm is missing, and needed for 2 ranks: mount a tmpfs of 104857600 B (100.0 MiB), or "
+      "/dev/shm is missing, and is needed for 2 ranks: mount a tmpfs of 104857600 B (100.0 MiB), or "
       "128m there");
   facts.dev_shm.occupied = true;
   EXPECT_EQ(for_need(facts, need).at(0).text, "rm /dev/shm && " + mount);
   EXPECT_TRUE(for_need(facts, need)
                   .at(0)
-                  .title.starts_with("/dev/shm is no directory, and needed for 2 ranks: "));
+                  .title.starts_with("/dev/shm is no directory, and is needed for 2 ranks: "));
   facts.dev_shm.occupied = false;
   facts.dev_shm.exists = true;
   facts.dev_shm.fs_type = "overlay";
@@ -183,7 +183,7 @@ TEST(Remedy, MissingOrNoTmpfs) {
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is no tmpfs, and needed for 2 ranks: start the container with 104857600 B "
+            "/dev/shm is no tmpfs, and is needed for 2 ranks: start the container with 104857600 B "
             "(100.0 MiB), or 128m");
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
@@ -193,7 +193,7 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   facts.dev_shm.open_errno = EROFS;
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "mount -o remount,rw /dev/shm");
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
-            "/dev/shm is read-only, and needed for 2 ranks: remount it");
+            "/dev/shm is read-only, and is needed for 2 ranks: remount it");
   EXPECT_EQ(for_need(facts, need_of("shm", 100 * kMiB)).at(0).text,
             "mount -o remount,rw,size=105906176 /dev/shm");
   facts.dev_shm.open_errno = EACCES;
@@ -202,7 +202,7 @@ TEST(Remedy, ReadOnlyOrForbidden) {
   facts.dev_shm.mount_options = "rw,errors=remount-ro";
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).text, "chmod 1777 /dev/shm");
   EXPECT_EQ(for_need(facts, need_of("shm", kMiB)).at(0).title,
-            "/dev/shm may not be written, and needed for 2 ranks: open it to all users");
+            "/dev/shm may not be written, and is needed for 2 ranks: open it to all users");
   EXPECT_TRUE(for_need(facts, need_of("shm", 100 * kMiB))
                   .at(0)
                   .title.starts_with("/dev/shm is too small for 2 ranks: remount it with "));
