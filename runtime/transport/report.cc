@@ -130,7 +130,7 @@ Json to_json(const TransportReport& report) {
           {"rung", text_or_null(report.rung)},
           {"tp", report.world_size},
           {"order", report.order},
-          {"degraded", report.degraded()},
+          {"degraded", report.rung.empty() ? Json() : Json(report.degraded())},
           {"allowed_by", text_or_null(report.allowed_by)},
           {"forbidden_by", text_or_null(report.forbidden_by)},
           {"failure",

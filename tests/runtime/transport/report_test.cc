@@ -217,6 +217,7 @@ TEST(TransportReport, InJsonNullIsNothing) {
   const Json none = to_json(nothing);
   EXPECT_EQ(none["verdict"], "none");
   EXPECT_TRUE(none["rung"].is_null());
+  EXPECT_TRUE(none["degraded"].is_null()) << "nothing runs that could be slower";
   EXPECT_TRUE(none["self_test"].is_null());
   EXPECT_TRUE(none["cost"].is_null());
 }
