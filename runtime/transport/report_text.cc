@@ -107,6 +107,13 @@ std::string restarts_text(const TransportReport& report) {
   return text;
 }
 
+/// What comes before refusals and remedies that nobody has to act on.
+std::string as_good_text(const TransportReport& report) {
+  if (report.verdict() != Verdict::kAsGood || report.refusals.empty()) return "";
+  return cat("nothing needs to be done; why ", report.first(), " is not used",
+             report.remedies.empty() ? ":\n" : ", and what would let it be used:\n");
+}
+
 /// What takes the room in /dev/shm, if the room is why a rung was refused.
 std::string largest_files_text(const TransportReport& report) {
   const ShmDirFacts& dir = report.facts.dev_shm;
@@ -211,8 +218,8 @@ std::string to_text(const TransportReport& report, bool colour) {
   std::string text = verdict_text(report, colour) + "\n";
   if (!report.rung.empty()) text += figures_text(report) + "\n";
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
-  text += refusals_text(report) + phases_text(report) + gpus_text(report) + needs_text(report);
-  text += sizes_text(report) + nccl_text(report);
+  text += as_good_text(report) + refusals_text(report) + phases_text(report) + gpus_text(report);
+  text += needs_text(report) + sizes_text(report) + nccl_text(report);
   text += restarts_text(report) + largest_files_text(report);
   return text + to_text(report.remedies);
 }

@@ -72,7 +72,9 @@ void log_cost(const TransportReport& report) {
   if (report.verdict() == Verdict::kFirst) return;
   std::string text = verdict_text(report);
   const Remedy* first = report.remedies.empty() ? nullptr : &report.remedies.front();
-  if (first != nullptr) {
+  if (report.verdict() == Verdict::kAsGood) {
+    text += " Nothing needs to be done.";
+  } else if (first != nullptr) {
     text +=
         cat(" What would make ", report.first(), " work here (", first->kind, "): ", first->title);
     if (first->kind != "kubernetes")

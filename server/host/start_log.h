@@ -17,9 +17,10 @@ void log_loading(int percent);
 /// A transport was refused, or is proven.
 void log_refused(const Refusal& refusal, const std::string& next, bool as_good);
 void log_verified(const TransportReport& report);
-/// What the transport in use costs beside the first choice, and the first remedy. The refusals have
-/// been logged one by one, and so have the figures. A remedy in YAML is only named, because one
-/// line of it would be of no use. Nothing if it is the first choice.
+/// What the transport in use costs beside the first choice, and the first remedy, or that nothing
+/// needs to be done. The refusals have been logged one by one, and so have the figures. A remedy in
+/// YAML is only named, because one line of it would be of no use. Nothing if it is the first
+/// choice.
 void log_cost(const TransportReport& report);
 
 void log_lost(const Failure& why, const RestartCount& count);

@@ -186,19 +186,21 @@ class InSmallPlaces(harness.TestCase):
     def test_serving_says_what_was_refused(self):
         generate = [harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",
                     "-tp", "2", "--json"]
-        # One that costs nothing is a note. The rest of the line, and the remedy, are there all the same.
-        for flags, rung, refused in (
-                (("--log-level", "info"), "memfd",
+        # One that costs nothing is a note, and what it says needs nothing to be done.
+        remedy, nothing = "What would make shm work here", "Nothing needs to be done."
+        for flags, rung, says, omits, refused in (
+                (("--log-level", "info"), "memfd", nothing, remedy,
                  r" INFO .*transport shm refused \(budget\), trying memfd, which is as good: "
                  rf".*{shm_bytes(2)}"),
-                (("--transport", "shm,tcp"), "tcp",
+                (("--transport", "shm,tcp"), "tcp", remedy, nothing,
                  rf" WARNING .*transport shm refused \(budget\), trying tcp: .*{shm_bytes(2)}")):
             with self.subTest(flags=flags):
                 done = inside("size=1m", shlex.join([*generate, *flags]))
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(json.loads(done.stdout)["transport"], rung)
                 self.assertRegex(done.stderr, refused)
-                self.assertIn("What would make shm work here", done.stderr)
+                self.assertIn(says, done.stderr)
+                self.assertNotIn(omits, done.stderr)
         self.assertEqual(inside("size=1m", shlex.join(generate)).stderr, "", "nothing is lost")
         done = inside("size=1m", shlex.join([*generate, "--on-shm-shortage", "fail"]))
         self.assertEqual(done.returncode, harness.UNAVAILABLE, done.stderr)

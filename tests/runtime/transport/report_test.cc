@@ -190,6 +190,23 @@ TEST(TransportReport, ARemedyNamesItsPlace) {
       << text;
 }
 
+TEST(TransportReport, WhatIsAsGoodNeedsNothingToBeDone) {
+  TransportReport report = over("memfd");
+  EXPECT_NE(to_text(report).find(
+                "\nnothing needs to be done; why shm is not used:\n  refused shm (budget)\n"),
+            std::string::npos)
+      << to_text(report);
+  report.remedies = {{"mount", "too small", "mount y"}};
+  const std::string text = to_text(report);
+  EXPECT_NE(text.find("\nnothing needs to be done; why shm is not used, and what would let it be "
+                      "used:\n  refused shm (budget)\n"),
+            std::string::npos)
+      << text;
+  EXPECT_TRUE(text.ends_with("\nremedy (mount): too small\n    mount y\n")) << text;
+  for (const char* rung : {"shm", "shm-lean", "tcp", ""})
+    EXPECT_EQ(to_text(over(rung)).find("nothing needs"), std::string::npos) << rung;
+}
+
 TEST(TransportReport, OnlyALossIsADegrade) {
   EXPECT_FALSE(over("shm").degraded());
   EXPECT_FALSE(over("memfd").degraded()) << "shm was refused, but nothing is lost";
