@@ -17,6 +17,7 @@ struct Remedy {
   std::string title;  ///< one line for people, with the numbers
   /// To paste: a command line or YAML, with comments where they help. No final newline.
   std::string text;
+  bool sizes_dev_shm = false;  ///< the text has a size for /dev/shm that is enough
 };
 
 /// A rung that was refused, and the numbers it was refused with.

@@ -49,7 +49,7 @@ Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   const std::string size = cat(trouble.total_bytes, "b");
   Remedy remedy{"docker",
                 cat(why(trouble, facts.dev_shm.path), ": start the container with ", room(trouble)),
-                ""};
+                "", true};
   if (trouble.few_inodes) {
     // --shm-size does not set the number of inodes, but a separate tmpfs has an option for it.
     remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
@@ -87,7 +87,7 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
               trouble.at_least ? words(Bound::kAtLeast) : "",
               exact_or_quantity(trouble.total_bytes), " there"),
-          text};
+          text, true};
 }
 
 /// "mount -o remount", which keeps the options that the mount has. mount(8) passes all of them back
@@ -111,7 +111,8 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
     list.push_back(
         {"mount", cat(title, "mount a tmpfs of ", size_text(trouble), " there"),
          cat(trouble.occupied ? cat("rm ", path, " && ") : "", "mkdir -p ", path,
-             " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path)});
+             " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path),
+         true});
     return;
   }
   std::string options;
@@ -123,7 +124,7 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
         {"mount",
          cat(trouble.forbidden ? cat(path, " is too small for ", trouble.ranks, ": ") : title,
              "remount it", trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
-         cat(remount_command(facts.dev_shm.mount_options), options, " ", path)});
+         cat(remount_command(facts.dev_shm.mount_options), options, " ", path), trouble.small});
   }
   if (trouble.forbidden)
     list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});

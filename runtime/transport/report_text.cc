@@ -84,8 +84,12 @@ bool rungs_matter(const TransportReport& report) {
   return report.failure.ok() || !report.refusals.empty();
 }
 
+/// Nothing beside a remedy that has a size too: that one also counts what is in /dev/shm.
 std::string sizes_text(const TransportReport& report) {
-  if (!rungs_matter(report)) return "";
+  if (!rungs_matter(report) ||
+      std::any_of(report.remedies.begin(), report.remedies.end(),
+                  [](const Remedy& remedy) { return remedy.sizes_dev_shm; }))
+    return "";
   return to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes.value_or(0)),
                  counted(report.world_size, "rank"));
 }

@@ -9,10 +9,11 @@
 
 namespace shoal {
 
-/// The size of a fresh /dev/shm in which each of several needs fits, one at a time.
+/// The size of a new, empty /dev/shm in which each of several needs fits, one at a time.
 struct ShmSize {
   int64_t bytes = 0;            ///< whole pages, with what is left for others; 0: no size is of use
   Bound bound = Bound::kExact;  ///< of the needs' bounds the worst
+  int64_t headroom_bytes = 0;   ///< what is left for others
 };
 
 ShmSize shm_size_for(const HostFacts& facts, std::span<const ShmNeed> needs,

@@ -110,7 +110,8 @@ class OneSize(harness.TestCase):
         self.assertEqual(three["shm_size"]["round"], {"docker": "512m", "kubernetes": "512Mi"})
         printed = text("--nccl-version", "2.28.9", "-tp", 4, "--communicators", 3)
         self.assertRegex(printed, r"^(OK|SLOWER|NO): 3 communicators of 4 ranks of NCCL 2\.28\.9 ")
-        self.assertIn("\na fresh /dev/shm for 3 communicators of 4 ranks in which any transport fits", printed)
+        self.assertIn("\nsize of a new, empty /dev/shm that suffices for every transport of 3 communicators "
+                      "of 4 ranks (with the 256 KiB of --shm-headroom):\n", printed)
         self.assertRegex(printed, rf"nccl-socket: {12 * pool} B .* for each of 3 communicators\n"
                          rf" +{4 * pool} B \(13\d\.\d MiB\) for each of 3 communicators  proxy-ops pool")
         for line in (f"docker: --shm-size={12 * pool + 262144}b  # or 512m",

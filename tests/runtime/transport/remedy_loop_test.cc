@@ -83,6 +83,7 @@ bool closes(const std::string& path, const ShmNeed& need, int64_t headroom, bool
   if (refused.ok()) return say("was not refused to begin with");
   const auto list = remedies(facts, 2, {{need, refused, headroom, 0}});
   if (list.size() != 1 || list[0].kind != "mount") return say("not one remedy");
+  if (list[0].sizes_dev_shm != has_size) return say("whether it has a size is not what it says");
   if (std::system(list[0].text.c_str()) != 0) return say("failed: " + list[0].text);
   facts = look(path);
   if (const Status still = check_budget(need, facts, options); !still.ok())
@@ -179,6 +180,17 @@ TEST(RemedyLoop, ReadOnlyAndTooSmall) {
     return mount_tmpfs("/dev/shm", "size=65536", MS_RDONLY) &&
            closes("/dev/shm", {"shm", {{"slots", 1024 * kPage, 1}}, {}}, 0, true);
   });
+}
+
+TEST(RemedyLoop, WhatStartsAContainerHasASizeToo) {
+  for (const char* container : {"docker", "kubernetes"}) {
+    HostFacts facts;  // without a /dev/shm
+    facts.container = container;
+    const auto list = remedies(
+        facts, 2, {{{"shm", {{"slots", kPage, 1}}, {}}, Status::error(Code::kNotFound, "none")}});
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_TRUE(list[0].sizes_dev_shm) << list[0].text;
+  }
 }
 
 TEST(RemedyLoop, ReadOnly) {

@@ -158,11 +158,24 @@ TEST(TransportReport, WithoutALookAtARungOnlyTheFailureIsSaid) {
   report.nccl.resize(1);
   report.nccl[0].library_version = report.facts.gpu.nccl_version = 22501;
   for (const char* part :
-       {"a fresh /dev/shm for ", "of /dev/shm predicted", "known bugs of NCCL 2.25.1:"})
+       {"size of a new, empty /dev/shm", "of /dev/shm predicted", "known bugs of NCCL 2.25.1:"})
     EXPECT_NE(to_text(report).find(part), std::string::npos) << part << to_text(report);
   report.refusals.clear();
   report.failure = Status::error(Code::kUnavailable, "no driver");
   EXPECT_EQ(to_text(report), "NO: 2 ranks could not be started: no driver\n");
+}
+
+TEST(TransportReport, HasOneSizeOfDevShm) {
+  TransportReport report = over("memfd");
+  report.needs.resize(1);
+  report.needs[0].rung = "shm";
+  report.needs[0].dev_shm.push_back({"slots", 4096, 1});
+  const char* const size = "size of a new, empty /dev/shm";
+  report.remedies = {{"mount", "read-only", "mount -o remount,rw /dev/shm"}};
+  EXPECT_NE(to_text(report).find(size), std::string::npos);
+  report.remedies.push_back({"docker", "too small", "docker run --shm-size=8192b ...", true});
+  EXPECT_EQ(to_text(report).find(size), std::string::npos) << to_text(report);
+  EXPECT_EQ(to_json(report)["shm_size"]["bytes"], 4096);
 }
 
 TEST(TransportReport, PhasesOfRefusalsAreExplainedOnceExceptTheBudget) {

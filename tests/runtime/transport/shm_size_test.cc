@@ -19,7 +19,8 @@ TEST(ShmSize, IsThatOfTheLargestNeedWithWhatIsLeftForOthers) {
   EXPECT_EQ(size.bytes, 273711104 + 262144);
   EXPECT_EQ(
       to_text(size, "2 ranks"),
-      "a fresh /dev/shm for 2 ranks in which any transport fits, with what is left for others:\n"
+      "size of a new, empty /dev/shm that suffices for every transport of 2 ranks (with the 256 KiB "
+      "of --shm-headroom):\n"
       "  docker: --shm-size=273973248b  # or 512m\n"
       "  kubernetes: sizeLimit: \"273973248\"  # bytes, or 512Mi; its pages count against "
       "resources.limits.memory\n");
@@ -40,13 +41,23 @@ TEST(ShmSize, OfALeastNeedIsTheLeast) {
   EXPECT_EQ(size.bytes, 273973248);
   EXPECT_EQ(
       to_text(size, "2 ranks"),
-      "a fresh /dev/shm for 2 ranks in which the least of any transport fits, with what is left for others:\n"
+      "least size of a new, empty /dev/shm that suffices for every transport of 2 ranks (with the "
+      "256 KiB of --shm-headroom):\n"
       "  docker: --shm-size=273973248b  # at least, or 512m\n"
       "  kubernetes: sizeLimit: \"273973248\"  # bytes, at least, or 512Mi; its pages count against "
       "resources.limits.memory\n");
   EXPECT_EQ(to_json(size)["bound"], "at-least");
   needs[0].bound = Bound::kExact;
   EXPECT_EQ(to_json(shm_size_for({}, needs, 262144))["bound"], "at-most");
+}
+
+TEST(ShmSize, NamesNoHeadroomThatIsNotThere) {
+  const std::vector<ShmNeed> needs = {need("a", 4096)};
+  EXPECT_NE(to_text(shm_size_for({}, needs, 0), "2 ranks").find("every transport of 2 ranks:\n"),
+            std::string::npos);
+  EXPECT_NE(to_text(shm_size_for({}, needs, 1000), "2 ranks")
+                .find("2 ranks (with the 1000 B of --shm-headroom):\n"),
+            std::string::npos);
 }
 
 TEST(ShmSize, IsInWholePages) {
