@@ -211,16 +211,16 @@ std::string figures_text(const TransportReport& report) {
   std::string text = cat("transport ", report.rung, " for ", counted(report.world_size, "rank"));
   const SelfTestFigures& figures = report.self_test;
   if (figures.latency_us <= 0) return text;
-  return text + cat(": 8 KiB all-reduce ", figure("%.1f", figures.latency_us), " us, 1 MiB at ",
-                    figure("%.2f", figures.bytes_per_s / 1e9), " GB/s",
-                    figures.noisy ? " (noisy: rounds differ by more than a factor of 2)" : "",
-                    ", verified in ", figure("%.2f", figures.seconds),
-                    " s (timed here and now; nothing is chosen or compared by it)");
+  const std::string verified = cat("verified in ", figure("%.2f", figures.seconds), " s");
+  if (figures.noisy) return cat(text, ": ", verified, "; timing: this machine is too busy to tell");
+  return cat(text, ": 8 KiB all-reduce ", figure("%.1f", figures.latency_us), " us, 1 MiB at ",
+             figure("%.2f", figures.bytes_per_s / 1e9), " GB/s, ", verified, " (of this moment)");
 }
 
 std::string to_text(const TransportReport& report, bool colour) {
   std::string text = verdict_text(report, colour) + "\n";
-  if (!report.rung.empty()) text += figures_text(report) + "\n";
+  if (!report.rung.empty())
+    text += cat(figures_text(report), report.self_test.noisy ? "; --json has the figures\n" : "\n");
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += as_good_text(report) + refusals_text(report) + phases_text(report) + gpus_text(report);
   text += needs_text(report) + sizes_text(report) + nccl_text(report);

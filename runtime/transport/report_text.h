@@ -24,8 +24,8 @@ std::string none_works_text(const TransportReport& report);
 /// "; without it, memfd may work" for a list that leaves memfd out; or empty.
 std::string may_work_text(const TransportReport& report);
 
-/// "transport shm for 2 ranks: 8 KiB all-reduce 1.2 us, ..., verified in 0.01 s", and that nothing
-/// is decided by it. No newline. Precondition: a rung is in use.
+/// "transport shm for 2 ranks: 8 KiB all-reduce 1.2 us, ..., verified in 0.01 s", without times of
+/// an all-reduce if they are noisy. No newline. Precondition: a rung is in use.
 std::string figures_text(const TransportReport& report);
 
 /// The lines of `text`, each after `indent` and with a newline.
