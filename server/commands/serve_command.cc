@@ -24,6 +24,7 @@
 #include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 #include "server/host/model_fingerprint.h"
+#include "server/host/start_log.h"
 #include "server/metrics/metrics.h"
 #include "server/serving/inference_loop.h"
 
@@ -243,17 +244,6 @@ struct PreparedServer {
   std::unique_ptr<Fronts> fronts;
   std::optional<RereadOnHangup> reread;
 };
-
-/// What the ranks will take.
-void log_memory(const EnginePlan& plan) {
-  const MemoryEstimate& memory = plan.memory;
-  log_info(plan.describe_memory(), {{"event", "memory"},
-                                    {"ranks", plan.world_size},
-                                    {"weights_bytes", memory.weight_bytes},
-                                    {"kv_cache_bytes", plan.kv_bytes()},
-                                    {"kv_blocks", plan.model.limits.kv_blocks},
-                                    {"activations_bytes", memory.activation_bytes}});
-}
 
 /// facts: get what changes meanwhile. tidy: what has to be done before the process ends at once, by
 /// a signal or (0) by the watchdog.

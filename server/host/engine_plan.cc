@@ -271,15 +271,21 @@ Status EnginePlan::estimate_memory(const ModelConfig& config) {
   return {};
 }
 
+std::optional<int64_t> EnginePlan::available_bytes() const {
+  if (model.device != DeviceKind::kCuda) return static_cast<int64_t>(memory.available_bytes);
+  if (memory.device_bytes == kNoDeviceBytes) return std::nullopt;
+  return memory.device_bytes;
+}
+
 std::string EnginePlan::describe_memory() const {
   const double weights = static_cast<double>(memory.weight_bytes),
                activations = double(memory.activation_bytes);
   const double kv = static_cast<double>(kv_bytes());
+  const std::optional<int64_t> there = available_bytes();
   const std::string available =
-      model.device == DeviceKind::kCuda && memory.device_bytes == kNoDeviceBytes ? "no usable GPU"
-      : model.device == DeviceKind::kCuda
-          ? cat(format_bytes(double(memory.device_bytes)), " of its GPU for each rank")
-          : cat(format_bytes(double(memory.available_bytes)), " available");
+      !there ? "no usable GPU"
+             : cat(format_bytes(double(*there)),
+                   model.device == DeviceKind::kCuda ? " of its GPU for each rank" : " available");
   return cat("memory for ", counted(world_size, "rank"), ": weights ", format_bytes(weights),
              " (at most ", format_bytes(double(memory.largest_weight_bytes)), " a rank), KV cache ",
              format_bytes(kv), " (", counted(model.limits.kv_blocks, "block"), " of ", kBlockTokens,

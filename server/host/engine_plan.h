@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct EnginePlan {
   /// Computes `memory` from everything else, except for available_bytes. Call it again after a
   /// change of the limits. INVALID_ARGUMENT: the model cannot be cut for world_size.
   Status estimate_memory(const ModelConfig& config);
+  /// What the memory of all ranks is taken from, or on devices what each rank may use of its own.
+  /// nullopt: no device can be used.
+  std::optional<int64_t> available_bytes() const;
   /// Describes the memory in one line for the log.
   std::string describe_memory() const;
 };

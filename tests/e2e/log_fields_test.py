@@ -164,6 +164,7 @@ class Start(LogCase):
         [memory] = self.events("memory")
         self.assertEqual(memory["ranks"], 2)
         self.assertIn(f"({memory['kv_blocks']} blocks of 16 tokens)", memory["message"])
+        self.assertGreater(memory["available_bytes"], memory["weights_bytes"])
         self.check_lines()
 
 

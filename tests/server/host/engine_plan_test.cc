@@ -133,6 +133,12 @@ TEST(EnginePlanTest, AGpuThatIsNotThereHasNoSize) {
   EXPECT_TRUE(plan_engine(flags, demo(), host)
                   ->describe_memory()
                   .ends_with(", 9.0 GiB of its GPU for each rank"));
+  const EnginePlan with_gpu = plan_engine(flags, demo(), host).value();
+  EXPECT_EQ(with_gpu.available_bytes(), with_gpu.memory.device_bytes);
+  host.devices.clear();
+  EXPECT_EQ(plan_engine(flags, demo(), host)->available_bytes(), std::nullopt);
+  flags.transport.device.kind = DeviceKind::kCpu;
+  EXPECT_EQ(plan_engine(flags, demo(), host)->available_bytes(), static_cast<int64_t>(64 * kGiB));
 }
 
 TEST(EnginePlanTest, LengthsThatDoNotFitAreRefusedWithTheNumbers) {
