@@ -5,6 +5,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
 #include "runtime/base/log.h"
 #include "runtime/base/number_text.h"
@@ -149,6 +150,12 @@ Status watch_until(const Serving& serving, std::string_view all_well,
 
 constexpr std::string_view kMayFinish = "running requests may finish";
 
+std::string draining_text(int64_t requests, double limit_s) {
+  if (requests == 0) return "stopping: no request is running";
+  return cat("stopping: ", counted(requests, "request"), " may finish within ",
+             with_digits(limit_s, 6), " s");
+}
+
 /// No longer ready: `why` is ok if a signal asked for the end.
 void say_stopping(const Serving& serving, const Status& why) {
   serving.observers.ready_file->remove();
@@ -177,9 +184,10 @@ Status serve_until_stopped(const Serving& serving, StopSignals& signals) {
   }
   InferenceLoop& loop = serving.loop;
   const EngineLoad load = loop.load();
-  log_info("stopping: running requests may finish",
+  const int64_t requests = load.running + load.waiting;
+  log_info(draining_text(requests, serving.drain_s),
            {{"event", "draining"},
-            {"requests", load.running + load.waiting},
+            {"requests", requests},
             {"limit_ms", milliseconds_of(serving.drain_s)}});
   serving.fronts.set_draining();
   if (!loop.drain(Deadline::after_s(serving.drain_s), [&serving] { serving.host.give_up(); }) &&
@@ -343,7 +351,9 @@ Ending serve_observed(const ServeFlags& flags) {
   SHOAL_ASSIGN_OR_RETURN(observers.ready_file,
                          at(Stage::kRequest, ReadyFile::prepare(flags.ready_file)));
   observers.manager.starting(flags.engine.transport.startup_timeout_s + kModelSeconds);
-  return serve(flags, observers);
+  Ending ending = serve(flags, observers);
+  if (ending.ok()) log_info("stopped", {{"event", "stopped"}});
+  return ending;
 }
 
 /// Free ports instead of those of the flags, because a server may have them.

@@ -165,6 +165,9 @@ class Start(LogCase):
         self.assertEqual(memory["ranks"], 2)
         self.assertIn(f"({memory['kv_blocks']} blocks of 16 tokens)", memory["message"])
         self.assertGreater(memory["available_bytes"], memory["weights_bytes"])
+        self.stop()
+        self.event("draining", requests=0, message="stopping: no request is running")
+        self.event("stopped")
         self.check_lines()
 
 
@@ -212,6 +215,9 @@ class Ends(LogCase):
         self.event("draining", requests=1, limit_ms=200)
         self.event("drain_late", limit_ms=200)
         self.event("grpc_request", prompt_tokens=2, completion_tokens=2, finish="abort")
+        self.assertEqual(self.event("draining")["message"],
+                         "stopping: 1 request may finish within 0.2 s")
+        self.assertEqual(self.event("stopped"), self.lines()[-1])
         self.check_lines()
         said = json.loads(client.communicate()[1], object_pairs_hook=distinct)
         self.assertEqual((said["event"], said["exit_code"], said["code"], said["fault"]),

@@ -53,7 +53,7 @@ class Signals(harness.TestCase):
         out, err = harness.Reader(client.stdout), harness.Reader(client.stderr)
         rank = harness.stopped_rank(server.pid)
         os.close(master)
-        server.wait_logged("stopping: running requests may finish")
+        server.wait_logged("stopping: 1 request may finish within ")
         os.kill(server.pid, signal.SIGHUP)  # a shell sends another one
         os.kill(rank, signal.SIGCONT)
         self.assertEqual(client.wait(), 0, err.rest())
