@@ -38,7 +38,8 @@ std::string move_text(int version) {
       later += cat("      ", nccl_bug_versions(*bug), ": ", bug->what, "\n          ", cure(*bug),
                    "\n          only if ", text_of(bug->condition).only_if, "\n");
   }
-  return cat("  ", nccl_version_text(good), " is the first version with all of these repairs and ",
+  return cat("  ", nccl_version_text(good),
+             " is the first version with the repairs of all bugs above that have one, and ",
              later.empty() ? "none" : "only these", " of the bugs that came after ",
              nccl_version_text(version), later.empty() ? "" : ":", "\n", later);
 }

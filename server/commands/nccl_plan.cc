@@ -49,7 +49,8 @@ struct Line {
 
 struct Plan {
   std::string version;
-  bool known = false;  ///< what this version takes
+  std::string asked = {};  ///< " (2.27: its last known patch)"; empty: for the version itself
+  bool known = false;      ///< what this version takes
   RungContext context;
   std::vector<Line> lines = {};
   std::vector<Remedy> remedies = {};  ///< what would make nccl-shm fit
@@ -124,6 +125,8 @@ Result<Plan> make_plan(const DoctorFlags& flags) {
   context.communicators = flags.communicators;
   context.facts.gpu.nccl_version = flags.nccl_version->code();
   context.facts.gpu.ranks_per_gpu = transport.device.ranks_per_gpu;
+  if (const NcclVersion& asked = *flags.nccl_version; asked.last_patch)
+    plan.asked = cat(" (", asked.major, ".", asked.minor, ": its last known patch)");
   context.user = read_nccl_user_settings();
   context.reproducible = transport.device.reproducible;
   context.budget = options.budget;
@@ -291,8 +294,10 @@ std::string exports_text(const Plan& plan) {
     if (line.need.rung != rung) continue;
     text = cat("the figures of ", rung,
                " hold with these settings, for any engine; --json has those ", "of the others:\n");
-    for (const std::string& setting : line.settings)
+    for (const std::string& setting : line.settings) {
+      if (setting == "NCCL_SOCKET_IFNAME==lo") text += "  # \"=lo\" means exactly lo\n";
       text += cat("  export ", in_shell(setting), "\n");
+    }
   }
   return text;
 }
@@ -304,7 +309,7 @@ std::string plan_verdict(const Plan& plan, bool colour) {
   const std::string no = word("NO", Paint::kRed);
   const ShmDirFacts& dir = plan.context.facts.dev_shm;
   const std::string ranks = cat(group_text(plan.context.world_size, plan.context.communicators),
-                                " of NCCL ", plan.version);
+                                " of NCCL ", plan.version, plan.asked);
   const bool one = plan.context.world_size == 1 && plan.context.communicators == 1;
   const char* const fit = one ? " fits " : " fit ";
   if (!plan.settings.ok())

@@ -293,7 +293,7 @@ class Here(harness.TestCase):
         lean = next(rung for rung in plan["rungs"] if rung["rung"] == "nccl-shm-lean")
         self.assertIn("NCCL_BUFFSIZE=1048576", lean["settings"])
         text = harness.run("doctor", "--nccl-version", "2.27").stdout.decode()
-        self.assertRegex(text.splitlines()[0], r"^OK: 2 ranks of NCCL 2\.27\.7 fit into /dev/shm")
+        self.assertRegex(text.splitlines()[0], r"^OK: 2 ranks of NCCL 2\.27\.7 \(2\.27: its last known patch\) fit into /dev/shm")
         for line in ("NCCL_NVLS_ENABLE=0", "NCCL_MAX_CTAS=2", "NCCL_SOCKET_IFNAME='=lo'"):
             self.assertIn(f"  export {line}\n", text)
 
@@ -325,10 +325,10 @@ class Here(harness.TestCase):
 
     def test_the_verb_of_a_plan_agrees_with_the_ranks(self):
         for version, flags, verdict in (
-                ("2.27", ("-tp", 1), r"OK: 1 rank of NCCL 2\.27\.7 fits into /dev/shm, "),
+                ("2.27", ("-tp", 1), r"OK: 1 rank of NCCL 2\.27\.7 \(2\.27: its last known patch\) fits into /dev/shm, "),
                 ("2.99", ("-tp", 1), r"UNKNOWN: whether 1 rank of NCCL 2\.99\S* fits into /dev/shm, "),
                 ("2.27", ("-tp", 1, "--communicators", 2),
-                 r"OK: 2 communicators of 1 rank of NCCL 2\.27\.7 fit into /dev/shm, ")):
+                 r"OK: 2 communicators of 1 rank of NCCL 2\.27\.7 \(2\.27: its last known patch\) fit into /dev/shm, ")):
             with self.subTest(version=version, flags=flags):
                 done = harness.run("doctor", "--nccl-version", version, *flags,
                                    code=int(verdict.startswith("UNKNOWN")))
@@ -337,16 +337,16 @@ class Here(harness.TestCase):
     def test_a_plan_says_what_keeps_ranks_from_using_peers(self):
         with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="1"):
             out = inside("size=1m", doctor("--nccl-version", "2.27") + " || true").stdout
-        self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 do not fit .*\n  refused nccl-p2p: .*"
+        self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 \(2\.27: its last known patch\) do not fit .*\n  refused nccl-p2p: .*"
                               r"(\n      .*)*\n      NCCL_P2P_DISABLE=1 of the environment forbids nccl-p2p, ")
 
     def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
         plan = ("--nccl-version", "2.27", "-tp", 8)
         for mount, verdict, rung, line in (
-                ("size=64m", "SLOWER: 8 ranks of NCCL 2.27.7 fit only with the settings of "
+                ("size=64m", "SLOWER: 8 ranks of NCCL 2.27.7 (2.27: its last known patch) fit only with the settings of "
                  "nccl-shm-lean into /dev/shm, which has ", "nccl-shm-lean",
                  "export NCCL_BUFFSIZE=1048576"),
-                ("size=8m", "NO: 8 ranks of NCCL 2.27.7 do not fit into /dev/shm, which has ",
+                ("size=8m", "NO: 8 ranks of NCCL 2.27.7 (2.27: its last known patch) do not fit into /dev/shm, which has ",
                  "nccl-shm", "export NCCL_NVLS_ENABLE=0")):
             with self.subTest(mount=mount):
                 done = inside(mount, doctor(*plan))

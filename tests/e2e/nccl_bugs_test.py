@@ -61,8 +61,8 @@ class ForOtherEngines(harness.TestCase):
         printed = text("--nccl-version", "2.25.1")
         for line in ("\nknown bugs of NCCL 2.25.1:\n", "\n  before 2.27.5: an all-reduce reaches",
                      "only if ranks are threads of one process", "Shoal does not use this version",
-                     "\n  2.31.2 is the first version with all of these repairs and only these "
-                     "of the bugs that came after 2.25.1:\n"):
+                     "\n  2.31.2 is the first version with the repairs of all bugs above that have "
+                     "one, and only these of the bugs that came after 2.25.1:\n"):
             self.assertIn(line, printed)
         # What its ranks do not use they cannot meet anything of.
         self.assertNotIn("Shoal's ranks on", printed)
@@ -81,7 +81,8 @@ class Settings(harness.TestCase):
         for rung, lines in settings.items():
             self.assertIn(f"NCCL_TOPO_FILE={odd}", lines, rung)
         exports = [line for line in printed.splitlines() if line.startswith("  export ")]
-        self.assertIn("  export NCCL_SOCKET_IFNAME='=lo'", exports)
+        # On a line of its own, because zsh takes no comment behind a command that somebody types.
+        self.assertIn("\n  # \"=lo\" means exactly lo\n  export NCCL_SOCKET_IFNAME='=lo'\n", printed)
         done = subprocess.run(["/bin/sh", "-c", "\n".join([*exports, "env"])],
                               env={"PATH": os.environ["PATH"], "HOME": "/x"},
                               stdout=subprocess.PIPE, text=True, check=True)

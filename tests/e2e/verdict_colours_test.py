@@ -8,6 +8,7 @@ import harness
 
 GREEN, RED, NONE = "\x1b[32m", "\x1b[1;31m", "\x1b[0m"
 PLAN = ("doctor", "--nccl-version", "2.27")
+PATCH = "2.27: its last known patch"
 
 
 def plain(text: str) -> str:
@@ -34,12 +35,12 @@ class Verdicts(harness.TestCase):
 
     def test_a_plan_for_nccl(self):
         text = self.shown(*PLAN)
-        self.assertTrue(text.startswith(f"{GREEN}OK{NONE}: 2 ranks of NCCL 2.27.7 fit"), text)
+        self.assertTrue(text.startswith(f"{GREEN}OK{NONE}: 2 ranks of NCCL 2.27.7 ({PATCH}) fit"), text)
         self.assertEqual(text.count("\x1b"), 2, "one word has a colour")
         self.assertEqual(plain(text), plain(printed(*PLAN)))
         self.check_no_colours(*PLAN)
         text = self.shown(*PLAN, NCCL_P2P_DISABLE="0")
-        self.assertTrue(text.startswith(f"{RED}NO{NONE}: 2 ranks of NCCL 2.27.7 cannot use"), text)
+        self.assertTrue(text.startswith(f"{RED}NO{NONE}: 2 ranks of NCCL 2.27.7 ({PATCH}) cannot use"), text)
 
     def test_shmtest(self):
         for command, verdict in (("true", f"{GREEN}pass{NONE}"), ("false", f"{RED}FAIL{NONE}")):

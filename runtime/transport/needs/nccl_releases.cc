@@ -86,8 +86,11 @@ Result<NcclVersion> parse_nccl_version(std::string_view text) {
   if (parts[1] > 99 || parts[2] > 99) return bad;
   NcclVersion version{parts[0], parts[1], std::max(parts[2], 0)};
   if (parts[2] >= 0 || version.major != 2) return version;
-  for (const NcclRelease& release : kReleases)
-    if (release.minor == version.minor) version.patch = release.last_patch;
+  for (const NcclRelease& release : kReleases) {
+    if (release.minor != version.minor) continue;
+    version.patch = release.last_patch;
+    version.last_patch = true;
+  }
   return version;
 }
 

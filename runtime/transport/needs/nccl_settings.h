@@ -12,6 +12,7 @@ struct NcclVersion {
   int major = 2;
   int minor = 28;
   int patch = 9;
+  bool last_patch = false;  ///< only the minor version was given, and this is its last known patch
   /// The number that NCCL_VERSION_CODE has since 2.9: 22809.
   int code() const { return major * 10000 + minor * 100 + patch; }
 };

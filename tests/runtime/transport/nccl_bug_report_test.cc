@@ -119,12 +119,12 @@ TEST(NcclBugReport, TheVersionToMoveToIsThatOfTheWholeTable) {
   // It has no bug that 2.29.2 does not have too.
   EXPECT_EQ(
       advice(22902),
-      "  2.31.2 is the first version with all of these repairs and none of the bugs that came "
-      "after 2.29.2\n");
+      "  2.31.2 is the first version with the repairs of all bugs above that have one, and none of "
+      "the bugs that came after 2.29.2\n");
   EXPECT_EQ(
       advice(22809),
-      "  2.31.2 is the first version with all of these repairs and only these of the bugs that "
-      "came after 2.28.9:\n"
+      "  2.31.2 is the first version with the repairs of all bugs above that have one, and only "
+      "these of the bugs that came after 2.28.9:\n"
       "      from 2.29.2 on: init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast "
       "memory\", where 2.28 did without it, if the switches have no slot left (many "
       "communicators) or are not set up\n"

@@ -70,6 +70,9 @@ TEST(NcclReleases, TheTableIsInOrderAndPoolsHaveNeverShrunk) {
 
 TEST(NcclReleases, VersionsParse) {
   EXPECT_EQ(parse_nccl_version("2.28")->code(), 22809);
+  EXPECT_TRUE(parse_nccl_version("2.28")->last_patch);
+  for (const char* text : {"2.28.9", "2.99", "22809"})
+    EXPECT_FALSE(parse_nccl_version(text)->last_patch) << text;
   EXPECT_EQ(parse_nccl_version("2.32")->code(), 23203);
   EXPECT_EQ(parse_nccl_version("2.27.7")->code(), 22707);
   EXPECT_EQ(parse_nccl_version("2.27")->code(), 22707);
