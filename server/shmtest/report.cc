@@ -49,15 +49,20 @@ bool ran(const Outcome& outcome) {
   return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
 }
 
+/// Whether somebody looked at what the command took.
+bool seen(const Outcome& outcome) {
+  return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
+}
+
 /// Whether the command was too brief for a look at what it took.
 bool unseen(const Outcome& outcome) {
   return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
 }
 
-/// The most that was seen in /dev/shm.
+/// The most that was seen in /dev/shm. Between two looks there may have been more.
 std::string peak_text(const Outcome& outcome) {
-  if (outcome.skipped() || !ran(outcome)) return "-";
-  return unseen(outcome) ? "no look" : human_bytes(*outcome.peak_bytes);
+  if (unseen(outcome)) return "no look";
+  return seen(outcome) ? cat(">= ", human_bytes(*outcome.peak_bytes)) : "-";
 }
 
 std::string end_text(const Outcome& outcome) {
@@ -121,7 +126,7 @@ Json json_of(const Outcome& outcome) {
   for (const LeftFile& file : outcome.left)
     left.push_back({{"name", file.name}, {"bytes", file.bytes}});
   const bool exited = outcome.end == End::kExited, signalled = outcome.end == End::kSignalled;
-  const bool seen = ran(outcome) && outcome.peak_bytes;
+  const bool looked = ran(outcome) && outcome.peak_bytes;
   return {{"condition", outcome.condition},
           {"result", outcome.skipped()  ? "skipped"
                      : outcome.passed() ? "passed"
@@ -134,7 +139,7 @@ Json json_of(const Outcome& outcome) {
           {"trace", trace_name(outcome.trace)},
           {"trace_note", text_or_null(outcome.trace_note)},
           {"seconds", outcome.seconds},
-          {"shm_peak_bytes", seen ? Json(*outcome.peak_bytes) : Json()},
+          {"shm_peak_bytes", looked ? Json(*outcome.peak_bytes) : Json()},
           {"left", left},
           {"orphans", outcome.orphans},
           {"oom_kills", outcome.oom_kills},
@@ -172,7 +177,7 @@ std::string row_reason(const Outcome& outcome) {
 constexpr size_t kLeastWidth = 10;
 
 std::string table_heading(size_t width) {
-  return cat(padded("condition", width + 2), "result  seconds  exit     shm seen    reason\n");
+  return cat(padded("condition", width + 2), "result  seconds  exit     shm seen      reason\n");
 }
 
 std::string table_row(const Outcome& outcome, size_t width, bool colour) {
@@ -180,17 +185,22 @@ std::string table_row(const Outcome& outcome, size_t width, bool colour) {
   // A colour has no width, and every verdict has 4 letters.
   return cat(padded(outcome.condition, width + 2), shown_verdict(outcome, colour), "    ",
              padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-             padded(peak_text(outcome), 12), reason.empty() ? "-" : reason, "\n");
+             padded(peak_text(outcome), 14), reason.empty() ? "-" : reason, "\n");
 }
 
-/// What "no look" means, below a table that has it.
-std::string unseen_text(const std::vector<Outcome>& outcomes) {
-  if (std::none_of(outcomes.begin(), outcomes.end(), unseen)) return "";
+/// What the figures of "shm seen" are worth, below a table that has some, and what "no look" means.
+std::string looks_text(const std::vector<Outcome>& outcomes) {
   const auto interval = kSampleInterval.count();
-  return cat("no look: the command ended before the first look at /dev/shm, ", interval,
-             " ms after its start, and left nothing there, so that what it took is not known. What "
-             "it keeps for ",
-             2 * interval, " ms is seen.\n");
+  std::string text;
+  if (std::any_of(outcomes.begin(), outcomes.end(), seen))
+    text += cat("shm seen: sampled every ", interval, " ms; a short peak may be higher.\n");
+  if (std::any_of(outcomes.begin(), outcomes.end(), unseen)) {
+    text += cat("no look: the command ended before the first look at /dev/shm, ", interval,
+                " ms after its start, and left nothing there, so that what it took is not known. "
+                "What it keeps for ",
+                2 * interval, " ms is seen.\n");
+  }
+  return text;
 }
 
 bool died_of_sigbus(const Outcome& outcome) {
@@ -294,7 +304,7 @@ std::string search_row(const Outcome& outcome, bool first, bool colour) {
 }
 
 std::string search_report(const RunResult& run) {
-  std::string text = unseen_text(run.outcomes);
+  std::string text = looks_text(run.outcomes);
   for (const Outcome& outcome : run.outcomes) {
     // It is expected to fail in sizes that are too small, so that one of them is enough.
     const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);
@@ -313,7 +323,7 @@ std::string table(const RunResult& run, size_t conditions, bool colour) {
   }
   text += table_heading(width);
   for (const Outcome& outcome : outcomes) text += table_row(outcome, width, colour);
-  text += unseen_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
+  text += looks_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   text += not_run_text(run, conditions);
