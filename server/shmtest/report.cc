@@ -194,12 +194,9 @@ std::string looks_text(const std::vector<Outcome>& outcomes) {
   std::string text;
   if (std::any_of(outcomes.begin(), outcomes.end(), seen))
     text += cat("shm seen: sampled every ", interval, " ms; a short peak may be higher.\n");
-  if (std::any_of(outcomes.begin(), outcomes.end(), unseen)) {
-    text += cat("no look: the command ended before the first look at /dev/shm, ", interval,
-                " ms after its start, and left nothing there, so that what it took is not known. "
-                "What it keeps for ",
-                2 * interval, " ms is seen.\n");
-  }
+  if (std::any_of(outcomes.begin(), outcomes.end(), unseen))
+    text += cat("no look: it ended before the first look (", interval,
+                " ms), too soon to see what it took.\n");
   return text;
 }
 
