@@ -121,7 +121,7 @@ int run_shmtest(const ShmtestFlags& flags) {
   const Status printed = write_stdout(report_text(flags, *run));
   for (const Status& written : {kept, printed})
     if (!written.ok()) return report_failure(at(Stage::kRequest, written));
-  if (shmtest::never_worked(*run)) say_warning(shmtest::kNeverWorked);
+  if (shmtest::lacks_control(*run)) say_warning(shmtest::kLacksControl);
   if (run->stopped_by != 0) return 128 + run->stopped_by;
   return exit_code_of(*run);
 }

@@ -63,6 +63,7 @@ struct Outcome {
   Accept accept = Accept::kSuccess;
   std::string output_tail;  ///< the last bytes of stdout and stderr together
 
+  bool control() const { return condition == "host"; }
   /// True if this shows nothing: the condition is not available here, or never came about while
   /// the command was well.
   bool skipped() const;

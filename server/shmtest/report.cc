@@ -1,7 +1,7 @@
 #include "server/shmtest/report.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <functional>
 #include <map>
 
 #include "runtime/base/counted.h"
@@ -49,11 +49,6 @@ bool ran(const Outcome& outcome) {
   return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
 }
 
-/// Whether somebody looked at what the command took.
-bool seen(const Outcome& outcome) {
-  return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
-}
-
 /// Whether the command was too brief for a look at what it took.
 bool unseen(const Outcome& outcome) {
   return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
@@ -61,8 +56,8 @@ bool unseen(const Outcome& outcome) {
 
 /// The most that was seen in /dev/shm. Between two looks there may have been more.
 std::string peak_text(const Outcome& outcome) {
-  if (unseen(outcome)) return "no look";
-  return seen(outcome) ? cat(">= ", human_bytes(*outcome.peak_bytes)) : "-";
+  if (outcome.skipped() || !ran(outcome)) return "-";
+  return unseen(outcome) ? "no look" : cat(">= ", human_bytes(*outcome.peak_bytes));
 }
 
 std::string end_text(const Outcome& outcome) {
@@ -191,6 +186,9 @@ std::string table_row(const Outcome& outcome, size_t width, bool colour) {
 /// What the figures of "shm seen" are worth, below a table that has some, and what "no look" means.
 std::string looks_text(const std::vector<Outcome>& outcomes) {
   const auto interval = kSampleInterval.count();
+  const auto seen = [](const Outcome& outcome) {
+    return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
+  };
   std::string text;
   if (std::any_of(outcomes.begin(), outcomes.end(), seen))
     text += cat("shm seen: sampled every ", interval, " ms; a short peak may be higher.\n");
@@ -334,7 +332,7 @@ std::string table(const RunResult& run, size_t conditions, bool colour) {
 bool nothing_tested(const RunResult& run) {
   if (run.stopped_by != 0 || count(run.outcomes, "FAIL") != 0) return false;
   const auto is_lost_control = [](const Outcome& outcome) {
-    return outcome.condition == "host" && outcome.skipped();
+    return outcome.control() && outcome.skipped();
   };
   return count(run.outcomes, "pass") == 0 ||
          std::any_of(run.outcomes.begin(), run.outcomes.end(), is_lost_control);
@@ -344,9 +342,13 @@ bool never_worked(const RunResult& run) {
   const auto is_well = [](const Outcome& outcome) {
     return outcome.end == End::kExited && outcome.exit_code == 0;
   };
-  const auto passed = [](const Outcome& outcome) { return outcome.passed(); };
-  return std::any_of(run.outcomes.begin(), run.outcomes.end(), passed) &&
+  return std::any_of(run.outcomes.begin(), run.outcomes.end(), ran) &&
          std::none_of(run.outcomes.begin(), run.outcomes.end(), is_well);
+}
+
+bool lacks_control(const RunResult& run) {
+  return never_worked(run) &&
+         std::none_of(run.outcomes.begin(), run.outcomes.end(), std::mem_fn(&Outcome::control));
 }
 
 std::string json_report(const RunResult& run, const std::vector<std::string>& command,
@@ -384,8 +386,8 @@ std::string junit_report(const RunResult& run, const std::vector<std::string>& c
           xml_escape(joined(command)), "\" tests=\"", outcomes.size(), "\" failures=\"",
           count(outcomes, "FAIL"), "\" errors=\"0\" skipped=\"", count(outcomes, "skip"),
           "\" time=\"", with_decimals(seconds, 2), "\">\n");
-  if (never_worked(run))
-    text += cat("<properties>", junit_property("warning", std::string(kNeverWorked)),
+  if (lacks_control(run))
+    text += cat("<properties>", junit_property("warning", std::string(kLacksControl)),
                 "</properties>\n");
   // A list of one failed test would look as if there were no others.
   const std::string more = not_run_text(run, conditions);

@@ -30,14 +30,17 @@ std::string table(const RunResult& run, size_t conditions, bool colour = false);
 /// was skipped.
 bool nothing_tested(const RunResult& run);
 
-/// Whether errors were accepted, and the command exited with 0 in no condition, so that one that
-/// never works would look the same.
+/// Whether the command ran, and exited with 0 in no condition, so that one that never works would
+/// look the same.
 bool never_worked(const RunResult& run);
 
+/// Whether it never worked, and the control, which would have shown why, was not asked for.
+bool lacks_control(const RunResult& run);
+
 /// What is said then.
-inline constexpr std::string_view kNeverWorked =
+inline constexpr std::string_view kLacksControl =
     "the command exited with 0 in no condition, so that nothing shows that it works at all; add "
-    "the control, --matrix host,..., in which no error is accepted";
+    "the control, --matrix host,...";
 
 /// One JSON document, docs/schemas/shmtest.schema.json: {"schema": 2, "version": the program's,
 /// "command": [...], "control_failed": false, "never_worked": false, "passed": n, "failed": n,
@@ -48,7 +51,7 @@ std::string json_report(const RunResult& run, const std::vector<std::string>& co
 
 /// JUnit XML: one testsuite, with a testcase per condition. Its class name is that of the program,
 /// its property shm_peak_bytes the peak or "unknown", its system-out the end of the output. The
-/// suite has the property "warning" if never_worked(). `conditions` is how many the matrix has.
+/// suite has the property "warning" if lacks_control(). `conditions` is how many the matrix has.
 std::string junit_report(const RunResult& run, const std::vector<std::string>& command,
                          size_t conditions);
 

@@ -9,7 +9,7 @@ from harness import SKIPPED
 from shmtest_test import SOME_FAILED, namespaces, shmtest
 
 NEVER_WORKED = ("the command exited with 0 in no condition, so that nothing shows that it works at all; add "
-                "the control, --matrix host,..., in which no error is accepted")
+                "the control, --matrix host,...")
 
 
 class Report(harness.TestCase):
@@ -37,7 +37,7 @@ class Report(harness.TestCase):
         self.assertIn("seen", text)
 
     def test_a_command_that_never_works_is_no_proof(self):
-        """Where errors are accepted, a wrong flag of the engine's would pass everywhere."""
+        """A wrong flag of the engine's fails everywhere, or, where errors are accepted, passes."""
         accept = ("--matrix", "4k,1m", "--accept", "error")
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "report.xml"
@@ -53,6 +53,11 @@ class Report(harness.TestCase):
         self.assertEqual((line["level"], line["message"]), ("WARNING", NEVER_WORKED))
         quiet = shmtest(*accept, "--log-level", "error", "--", "false")
         self.assertNotIn(NEVER_WORKED, quiet.stderr.decode())
+        failed = shmtest("--matrix", "1m,64m", "--", "false")
+        self.assertEqual(failed.returncode, SOME_FAILED)
+        self.assertEqual(failed.stderr.decode().splitlines()[-1], f"shoal: warning: {NEVER_WORKED}")
+        # The control has shown it already.
+        self.assertNotIn(NEVER_WORKED, shmtest("--matrix", "host,1m", "--", "false").stderr.decode())
         works = shmtest(*accept, "--", "sh", "-c", "test $SHOAL_SHMTEST_CONDITION = 1m")
         self.assertEqual((works.returncode, b"warning" in works.stderr), (0, False))
 

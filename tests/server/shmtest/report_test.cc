@@ -168,11 +168,20 @@ TEST(ShmtestReportTest, ACommandThatNeverWorkedIsNoProof) {
   Outcome died = refused;
   died.end = End::kSignalled;
   const RunResult never = {.outcomes = {refused, died}};
-  EXPECT_TRUE(never_worked(never));
-  // It works somewhere, also if that shows nothing about the condition, or nothing was accepted.
+  Outcome control = exited(1), absent = exited(0);
+  control.condition = "host";
+  absent.end = End::kSkipped;
+  // Whether an error was accepted or not.
+  for (const RunResult& run : {never, {.outcomes = {exited(3), absent}}, {.outcomes = {died}}})
+    EXPECT_TRUE(never_worked(run) && lacks_control(run));
+  // It works somewhere, also if that shows nothing about the condition, or it never ran.
   for (const std::vector<Outcome>& outcomes :
-       {std::vector{refused, exited(0)}, {refused, skipped}, {exited(3)}, {died}, {}})
-    EXPECT_FALSE(never_worked({.outcomes = outcomes}));
+       {std::vector{refused, exited(0)}, {refused, skipped}, {absent}, {}})
+    EXPECT_FALSE(never_worked({.outcomes = outcomes}) || lacks_control({.outcomes = outcomes}));
+  // The control is there, and has shown it.
+  const RunResult shown = {.outcomes = {control}, .control_failed = true};
+  EXPECT_TRUE(never_worked(shown) && !lacks_control(shown));
+  EXPECT_EQ(junit_report(shown, {"a"}, 2).find("warning"), std::string::npos);
   const std::string xml = junit_report(never, {"a"}, 2);
   EXPECT_NE(
       xml.find("<properties><property name=\"warning\" value=\"the command exited with 0 in no "
