@@ -106,7 +106,8 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
       "shmtest",
       "Run a command under a matrix of /dev/shm conditions.\n"
       "A condition passes if the command exits with 0, and leaves no process and no name in "
-      "/dev/shm. The command finds the condition's name in SHOAL_SHMTEST_CONDITION.\n"
+      "/dev/shm. The command must end by itself: start the server, ask it, stop it. It finds the "
+      "condition's name in SHOAL_SHMTEST_CONDITION.\n"
       "Exit codes: 0 none fails; 1 some fail; 64 wrong flag or no such command; 69 nothing was "
       "tested (no namespaces here, or all is skipped).");
   add_shmtest_flags(parser, &flags);

@@ -54,6 +54,10 @@ void apply_record(std::string_view key, std::string_view value, Outcome& outcome
   if (key == "sigbus") outcome.sigbus_seen = true, outcome.sigbus_process = std::string(value);
 }
 
+/// Whoever gives a server as the command reads it here that shmtest waits for its end.
+constexpr const char* kMustEnd =
+    "the command must end by itself: start the server, ask it, stop it";
+
 std::string left_reason(const Outcome& outcome) {
   uint64_t bytes = 0;
   for (const LeftFile& file : outcome.left) bytes += file.bytes;
@@ -149,6 +153,7 @@ std::string Outcome::reason() const {
     add(cat(processes(orphans.size()), end == End::kHung ? " running: " : " outlived it: ",
             orphans[0], orphans.size() > 1 ? ", ..." : ""));
   }
+  if (end == End::kHung) add(kMustEnd);
   return text;
 }
 

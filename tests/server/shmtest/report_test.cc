@@ -56,7 +56,11 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   Outcome slow = exited(0);
   slow.end = End::kHung;
   slow.seconds = 60;
-  EXPECT_EQ(slow.reason(), "hang: killed after 60 s (--timeout)");
+  slow.orphans = {"7 sleep"};
+  EXPECT_EQ(
+      slow.reason(),
+      "hang: killed after 60 s (--timeout); 1 process running: 7 sleep; the command must end by "
+      "itself: start the server, ask it, stop it");
   Outcome mpi = exited(1);
   mpi.output_tail = "rank 1 exited on signal 7 (Bus error)";
   EXPECT_EQ(mpi.sigbus(), true);
