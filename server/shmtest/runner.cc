@@ -239,6 +239,25 @@ std::vector<size_t> control_first(const std::vector<Condition>& conditions) {
   return order;
 }
 
+constexpr const char* kRaiseLimits =
+    "\n  raise the limits: sysctl -w user.max_user_namespaces=65536 user.max_mnt_namespaces=65536 "
+    "user.max_pid_namespaces=65536";
+constexpr const char* kAllowNamespaces =
+    "\n  run it as root"
+    "\n  on Debian: sysctl -w kernel.unprivileged_userns_clone=1"
+    "\n  on Ubuntu: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+    "\n  in Docker: add --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
+    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined";
+
+/// The error if no condition can run, with a remedy on each line, and the one that fits first.
+Status why_forbidden(const Outcome& outcome) {
+  return Status::error(Code::kPermissionDenied, outcome.detail)
+      .because_of(Code::kUnavailable,
+                  cat("shmtest needs mount and process namespaces (--matrix host alone does not); "
+                      "one of these allows them:",
+                      outcome.used_up ? kRaiseLimits : "", kAllowNamespaces));
+}
+
 class Matrix {
  public:
   Matrix(const std::vector<Condition>& conditions, const RunOptions& options,
@@ -256,7 +275,7 @@ class Matrix {
       wait();
       collect();
     }
-    if (!forbidden_.empty()) return Status::error(Code::kPermissionDenied, forbidden_);
+    SHOAL_RETURN_IF_ERROR(forbidden_);
     RunResult result;
     result.stopped_by = stopped_by_;
     result.control_failed = control_failed_;
@@ -316,7 +335,7 @@ class Matrix {
       if (stopped_by_ != 0 && outcome.end == End::kBroken) continue;  // we ended it ourselves
       if (outcome.end == End::kForbidden) {
         no_more_ = true;
-        forbidden_ = outcome.detail;
+        forbidden_ = why_forbidden(outcome);
         continue;
       }
       if (options_.fail_fast && outcome.failed()) no_more_ = true;
@@ -337,7 +356,7 @@ class Matrix {
   bool control_failed_ = false;
   bool no_more_ = false;
   int stopped_by_ = 0;
-  std::string forbidden_;
+  Status forbidden_;
 };
 
 }  // namespace

@@ -39,9 +39,9 @@ struct RunResult {
 
 /// Runs the command once in each condition, and calls ended(outcome) as each one ends. The control,
 /// if it is among them, comes first and alone; if it fails, nothing else is run. The process must
-/// have only one thread, because this forks. Errors: PERMISSION_DENIED if the kernel allows no
+/// have only one thread, because this forks. Errors: UNAVAILABLE if the kernel allows no
 /// namespaces, with the reason and what to do; RESOURCE_EXHAUSTED if descriptors or processes have
-/// run out; UNAVAILABLE if a pipe cannot be made for another reason.
+/// run out; UNAVAILABLE also if a pipe cannot be made for another reason.
 Result<RunResult> run_matrix(const std::vector<Condition>& matrix, const RunOptions& options,
                              const std::function<void(const Outcome&)>& ended);
 

@@ -23,6 +23,13 @@
 namespace shoal::shmtest {
 namespace {
 
+/// The error for a namespace that cannot be made, with the sysctl that limits their number. ENOSPC
+/// is about that limit here, and not about /dev/shm.
+Status not_made(const char* what, const char* limit) {
+  if (errno != ENOSPC) return failed(what, Code::kPermissionDenied);
+  return Status::error(Code::kResourceExhausted, cat(what, ": ", limit, " is used up"));
+}
+
 Status write_file(const char* path, const std::string& text) {
   const Fd file(::open(path, O_WRONLY | O_CLOEXEC));
   if (!file.valid() || ::write(file.get(), text.data(), text.size()) < 0)
@@ -36,7 +43,7 @@ Status enter_user_namespace() {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
   if (::unshare(CLONE_NEWUSER) != 0)
-    return failed("make a user namespace", Code::kPermissionDenied);
+    return not_made("make a user namespace", "user.max_user_namespaces");
   (void)write_file("/proc/self/setgroups",
                    // Old kernels lack this file and do not require it.
                    "deny");
@@ -44,19 +51,19 @@ Status enter_user_namespace() {
   return write_file("/proc/self/gid_map", cat(group, " ", group, " 1"));
 }
 
-/// Makes the namespaces that every condition needs. Error: PERMISSION_DENIED, which rules out all
-/// conditions.
+/// Makes the namespaces that every condition needs. Errors, which rule out all conditions:
+/// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be.
 Status enter_namespaces() {
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (errno != EPERM) return failed("make a mount namespace", Code::kPermissionDenied);
+    if (errno != EPERM) return not_made("make a mount namespace", "user.max_mnt_namespaces");
     SHOAL_RETURN_IF_ERROR(enter_user_namespace());
     if (::unshare(CLONE_NEWNS) != 0)
-      return failed("make a mount namespace", Code::kPermissionDenied);
+      return not_made("make a mount namespace", "user.max_mnt_namespaces");
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return failed("make mounts private", Code::kPermissionDenied);
   if (::unshare(CLONE_NEWPID) != 0)
-    return failed("make a process namespace", Code::kPermissionDenied);
+    return not_made("make a process namespace", "user.max_pid_namespaces");
   return {};
 }
 
@@ -79,7 +86,7 @@ bool sandbox_works() {
 /// Makes what only this condition needs. An error rules out this condition alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
-    return failed("make a network namespace", Code::kPermissionDenied);
+    return not_made("make a network namespace", "user.max_net_namespaces");
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }
@@ -111,7 +118,8 @@ int run_keeper(const SandboxArgs& wanted) {
   if (args.in_place) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   } else if (const Status status = enter_namespaces(); !status.ok()) {
-    send_record(args.report, "forbidden", root_reason(status));
+    const bool used_up = status.code() == Code::kResourceExhausted;
+    send_record(args.report, used_up ? "used_up" : "forbidden", root_reason(status));
     return 1;
   }
   std::string disk_folder;
