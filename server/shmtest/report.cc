@@ -161,10 +161,11 @@ std::string last_line(const Outcome& outcome) {
   return shown(text);
 }
 
-/// Why the row of the table says what it says, with the end of the command's output.
+/// Why the row says what it says, with the end of the output, unless that followed from a SIGBUS.
 std::string row_reason(const Outcome& outcome) {
   const std::string reason = printable(outcome.reason());
-  const std::string line = outcome.skipped() || reason.empty() ? "" : last_line(outcome);
+  const bool told = reason.empty() || outcome.skipped() || outcome.sigbus().value_or(false);
+  const std::string line = told ? "" : last_line(outcome);
   return cat(reason, line.empty() ? "" : "; last line: ", line);
 }
 

@@ -212,6 +212,9 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
       text.find("exit code 1; last line: \"OSError: [Errno 28] No space left on device\"", header),
       std::string::npos);
   EXPECT_TRUE(text.ends_with("1 passed, 1 failed, 0 skipped\n"));
+  // After a SIGBUS the last line is of what followed from it.
+  bad.sigbus_seen = true;
+  EXPECT_EQ(table({.outcomes = {bad}}, 1).find("last line"), std::string::npos);
   Outcome leaves = exited(0);
   leaves.left = {{"nccl-a", 9641984}};
   EXPECT_NE(
