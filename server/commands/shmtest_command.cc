@@ -5,6 +5,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/text_values.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/commands.h"
@@ -79,6 +80,14 @@ std::string report_text(const ShmtestFlags& flags, const shmtest::RunResult& run
                         : shmtest::table(run, flags.matrix.size(), wants_colour(STDOUT_FILENO));
 }
 
+Status keep_junit(const ShmtestFlags& flags, const shmtest::RunResult& run) {
+  if (!flags.junit) return {};
+  SHOAL_RETURN_IF_ERROR(
+      write_file(*flags.junit, shmtest::junit_report(run, flags.command, flags.matrix.size())));
+  say_done("shmtest", cat("wrote JUnit's XML: ", printable(*flags.junit)));
+  return {};
+}
+
 /// 0, or 1 if the command failed in a condition, or a search found no size. 69 if nothing was
 /// tested: a CI step must not be green then.
 int exit_code_of(const shmtest::RunResult& run) {
@@ -104,10 +113,7 @@ int run_shmtest(const ShmtestFlags& flags) {
   const Staged<shmtest::RunResult> run = run_conditions(flags);
   if (!run.ok()) return report_failure(run.error());
   // The file first, because the reader of stdout may stop before the end.
-  const Status kept =
-      flags.junit ? write_file(*flags.junit,
-                               shmtest::junit_report(*run, flags.command, flags.matrix.size()))
-                  : Status();
+  const Status kept = keep_junit(flags, *run);
   const Status printed = write_stdout(report_text(flags, *run));
   for (const Status& written : {kept, printed})
     if (!written.ok()) return report_failure(at(Stage::kRequest, written));

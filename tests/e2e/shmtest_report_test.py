@@ -19,6 +19,8 @@ class Report(harness.TestCase):
             text = "printf 'a<b>&\"\\001\\377]]>'; test $SHOAL_SHMTEST_CONDITION = 1m"
             result = shmtest("--matrix", "4k,1m", "--junit", file, "--", "sh", "-c", text)
             self.assertEqual(result.returncode, SOME_FAILED)
+            self.assertEqual(result.stderr.decode().splitlines()[-1],
+                             f"shoal shmtest: wrote JUnit's XML: {file}")
             suite = ET.parse(file).getroot().find("testsuite")
         self.assertEqual((suite.get("tests"), suite.get("failures")), ("2", "1"))
         cases = {case.get("name"): case for case in suite.iter("testcase")}
@@ -28,6 +30,10 @@ class Report(harness.TestCase):
         self.assertIn(cases["1m"].find("properties/property").attrib,
                       [{"name": "shm_peak_bytes", "value": peak} for peak in ("0", "unknown")])
         self.assertIn('a<b>&"\ufffd\ufffd]]>', cases["4k"].find("failure").text)
+
+    def test_a_log_in_json_has_no_line_about_the_file(self):
+        result = shmtest("--matrix", "1m", "--junit", "/dev/null", "--log-format", "json", "--", "true")
+        self.assertEqual((result.returncode, b"wrote" in result.stderr), (0, False))
 
     def test_the_table(self):
         text = shmtest("--matrix", "4k,1m", "--", "sh", "-c",
