@@ -13,6 +13,7 @@
 #include "models/shard_plan.h"
 #include "models/weights.h"
 #include "runtime/base/counted.h"
+#include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
 #include "runtime/worker/model_runner.h"
 
@@ -291,6 +292,19 @@ std::string EnginePlan::describe_memory() const {
              format_bytes(kv), " (", counted(model.limits.kv_blocks, "block"), " of ", kBlockTokens,
              " tokens), activations and logits about ", format_bytes(activations), "; ",
              format_bytes(weights + kv + activations), " in all, ", available);
+}
+
+void log_memory(const EnginePlan& plan) {
+  const MemoryEstimate& memory = plan.memory;
+  const std::optional<int64_t> available = plan.available_bytes();
+  log_info(plan.describe_memory(),
+           {{"event", "memory"},
+            {"ranks", plan.world_size},
+            {"weights_bytes", memory.weight_bytes},
+            {"kv_cache_bytes", plan.kv_bytes()},
+            {"kv_blocks", plan.model.limits.kv_blocks},
+            {"activations_bytes", memory.activation_bytes},
+            {"available_bytes", available ? LogValue(*available) : LogValue()}});
 }
 
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,

@@ -23,19 +23,6 @@ LogValue rank_of(const Failure& why) {
 
 }  // namespace
 
-void log_memory(const EnginePlan& plan) {
-  const MemoryEstimate& memory = plan.memory;
-  const std::optional<int64_t> available = plan.available_bytes();
-  log_info(plan.describe_memory(),
-           {{"event", "memory"},
-            {"ranks", plan.world_size},
-            {"weights_bytes", memory.weight_bytes},
-            {"kv_cache_bytes", plan.kv_bytes()},
-            {"kv_blocks", plan.model.limits.kv_blocks},
-            {"activations_bytes", memory.activation_bytes},
-            {"available_bytes", available ? LogValue(*available) : LogValue()}});
-}
-
 void log_phase(Phase phase, double seconds, const std::string& rung) {
   const bool over_rung = !rung.empty() && moves_bytes(phase);
   log_info(cat("start: ", phase_name(phase), " took ", with_decimals(seconds, 3), " s",

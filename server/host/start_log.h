@@ -4,15 +4,12 @@
 #include "runtime/base/failure.h"
 #include "runtime/supervisor/supervisor.h"
 #include "runtime/transport/report.h"
-#include "server/host/engine_plan.h"
 
 namespace shoal {
 
 // The lines of the log about a start of the ranks, the first one or a later one, in the order in
 // which they come. The last three are about ranks that were lost.
 
-/// What the ranks will take.
-void log_memory(const EnginePlan& plan);
 /// The ranks have left a phase, or have been in it for long.
 void log_phase(Phase phase, double seconds, const std::string& rung);
 void log_slow_phase(Phase phase, int seconds);
