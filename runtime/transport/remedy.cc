@@ -192,6 +192,33 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   }
 }
 
+/// Suggests giving GPUs to a container that sees neither one nor a driver.
+void add_gpus(const HostFacts& facts, int world_size, std::vector<Remedy>& list) {
+  const GpuFacts& gpu = facts.gpu;
+  if (!gpu.asked || gpu.error_at != GpuErrorAt::kFacts || !gpu.driver_version.empty() ||
+      !gpu.devices.empty())
+    return;
+  const int wanted = (world_size + gpu.ranks_per_gpu - 1) / gpu.ranks_per_gpu;
+  const std::string title =
+      cat("the container has no GPU, and ", counted(world_size, "rank"),
+          world_size == 1 ? " needs " : " need ", counted(wanted, "GPU"), ": give it GPUs");
+  if (facts.container == "kubernetes") {
+    list.push_back({"kubernetes", title,
+                    cat("spec:\n"
+                        "  containers:\n"
+                        "    - name: shoal\n"
+                        "      resources:\n"
+                        "        limits:\n"
+                        "          nvidia.com/gpu: ",
+                        wanted)});
+  } else if (is_docker(facts)) {
+    list.push_back(
+        {"docker", title,
+         cat(docker_command(facts), facts.container == "podman" ? " --device nvidia.com/gpu=all ..."
+                                                                : " --gpus all ...")});
+  }
+}
+
 }  // namespace
 
 std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
@@ -215,6 +242,7 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
 std::vector<Remedy> remedies_of_failure(const HostFacts& facts, int world_size,
                                         const Status& failure) {
   std::vector<Remedy> list;
+  if (failure.code() == Code::kFailedPrecondition) add_gpus(facts, world_size, list);
   const int64_t limit = facts.limits.nofile;
   const bool too_few = std::any_of(failure.causes().begin(), failure.causes().end(),
                                    [](const Cause& cause) { return cause.os_error == EMFILE; });

@@ -42,7 +42,7 @@ std::vector<Remedy> remedies(const HostFacts& facts, int world_size,
                              const std::string& clean_stale = kCleanStale, int communicators = 1);
 
 /// What the user can change after a start of this many ranks has failed for a reason that was not
-/// the refusal of a rung. Only a lack of descriptors has a remedy.
+/// the refusal of a rung. A lack of descriptors has a remedy, and so has a container without GPUs.
 std::vector<Remedy> remedies_of_failure(const HostFacts& facts, int world_size,
                                         const Status& failure);
 

@@ -90,7 +90,11 @@ class NoDevices(harness.TestCase):
         self.assert_impossible(["of build 9-old", "this program of"], build_id="9-old")
 
     def test_driver_absent(self):
-        self.assert_impossible([INSUFFICIENT, "580.65.06"], fail="cudaGetDeviceCount:35")
+        report = self.assert_impossible(["no NVIDIA driver is here; the CUDA module ", "580.65.06"],
+                                        fail="cudaGetDeviceCount:35")
+        # In CUDA's words it is only said in the facts.
+        self.assertIn(INSUFFICIENT, report["facts"]["gpu"]["error"])
+        self.assertNotIn(INSUFFICIENT, report["failure"])
 
     def test_driver_too_old(self):
         self.assert_impossible(["CUDA up to 12.8", "too old", "CUDA 13.0", "580.65.06"],
@@ -127,7 +131,7 @@ class NoDevices(harness.TestCase):
 
     @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
     def test_the_real_module_without_a_driver(self):
-        report = self.assert_impossible(["no NVIDIA driver is here", INSUFFICIENT, "580.65.06"],
+        report = self.assert_impossible(["no NVIDIA driver is here; the CUDA module ", "580.65.06"],
                                         module=REAL_MODULE)
         gpu = report["facts"]["gpu"]
         self.assertEqual(gpu["error_at"], "facts")

@@ -260,22 +260,6 @@ TEST(Remedy, TooFewOpenFiles) {
   EXPECT_EQ(for_need(facts, need).at(0).text, "podman run --ulimit nofile=1024:1024 ...");
 }
 
-TEST(Remedy, AFailureOfNoRungHasARemedyIfItIsAboutOpenFiles) {
-  HostFacts facts;
-  facts.limits.nofile = 16;
-  const Status failure = Status::error(Code::kResourceExhausted, "duplicate a descriptor", EMFILE)
-                             .while_doing("start the ranks");
-  ASSERT_EQ(remedies_of_failure(facts, 3, failure).size(), 1u);
-  EXPECT_EQ(remedies_of_failure(facts, 3, failure)[0].text, "ulimit -n 1024");
-  EXPECT_TRUE(remedies_of_failure(facts, 3, failure)[0].title.ends_with(
-      ", which is too few for 3 ranks: raise the limit"));
-  facts.limits.nofile = 1024;
-  EXPECT_EQ(remedies_of_failure(facts, 3, failure)[0].text, "ulimit -n 2048");
-  EXPECT_TRUE(
-      remedies_of_failure(facts, 3, Status::error(Code::kAborted, "rank 1 was killed")).empty());
-  EXPECT_TRUE(remedies_of_failure(facts, 3, {}).empty());
-}
-
 TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   HostFacts facts = host("docker");
   facts.left_files = {{"/dev/shm/nccl-aaaaaa", 34213888, 0, LeftFileState::kStale},
