@@ -38,13 +38,14 @@ int milliseconds(double seconds) {
   return static_cast<int>(std::min(seconds * 1e3, double{INT32_MAX}));
 }
 
-/// A client's id as it may stand in the log: a short piece of printable ASCII.
-std::string shown_id(std::string id) {
+/// What a client chose freely, its id or an unknown path, as it may stand in the log: a short piece
+/// of printable ASCII.
+std::string shown_piece(std::string text) {
   constexpr size_t kMost = 128;
-  if (id.size() > kMost) id = id.substr(0, kMost) + "...";
-  for (char& c : id)
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  for (char& c : text)
     if (c < 0x20 || c > 0x7E) c = '_';
-  return id;
+  return text;
 }
 
 LogValue method_name(HttpMethod method) {
@@ -63,22 +64,23 @@ LogValue method_name(HttpMethod method) {
   return {};
 }
 
-/// One line for each request, without any of its text. Probes come every few seconds, so that they
-/// are only for those who look for them.
+/// One line for each request, without any of its text except an unknown path. Probes come every few
+/// seconds, so that they are only for those who look for them.
 void log_call(const CallRecord& call) {
   const CallSummary& summary = call.summary;
   const bool probe = call.route == HttpRoute::kHealth || call.route == HttpRoute::kLive ||
                      call.route == HttpRoute::kMetrics;
-  const std::string id = shown_id(summary.request_id);
+  const std::string id = shown_piece(summary.request_id), path = shown_piece(call.path);
   log_line(
       probe ? LogLevel::kDebug : LogLevel::kInfo,
-      cat("http ", route_name(call.route), ": status ",
+      cat("http ", route_name(call.route), path.empty() ? "" : cat(" path ", path), ": status ",
           call.status == 0 ? "none, the client left" : cat(call.status), ", ",
           summary.prompt_tokens, " + ", summary.output_tokens, " tokens, ", call.bytes, " bytes, ",
           milliseconds(call.seconds), " ms", id.empty() ? "" : cat(", request ", id)),
       {{"event", "http_request"},
        {"method", method_name(call.method)},
        {"route", route_name(call.route)},
+       {"path", path.empty() ? LogValue() : path},
        {"status", call.status == 0 ? LogValue() : call.status},
        {"request_id", id.empty() ? LogValue() : id},
        {"finish", summary.finish ? LogValue(end_name(*summary.finish)) : LogValue()},

@@ -137,6 +137,7 @@ void AsioSession::head_complete() {
   const size_t length = reader_->length().value_or(context_.routing.parts->max_body_bytes);
   Routed routed = route_request(head_, length, over_limit_, context_.routing);
   record_.route = routed.route;
+  if (routed.route == HttpRoute::kUnknown) record_.path = head_.path;
   if (auto* response = std::get_if<HttpResponse>(&routed.answer)) {
     // A body that nobody reads would be taken for the next request.
     if (length > 0) keep_alive_ = false;

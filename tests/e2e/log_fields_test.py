@@ -115,7 +115,12 @@ class Requests(LogCase):
         self.assertEqual([line[name] for name in ("finish", "queue_ms", "first_token_ms")], [None] * 3)
         self.assertEqual(call(self.server, "GET", "/v2").status, 404)
         line = self.event("http_request", status=404)
-        self.assertEqual((line["method"], line["route"], line["request_id"]), ("GET", "unknown", None))
+        self.assertEqual((line["method"], line["route"], line["path"], line["request_id"]),
+                         ("GET", "unknown", "/v2", None))
+        self.assertTrue(line["message"].startswith("http unknown path /v2: status 404, "), line)
+        self.assertEqual(self.event("http_request", request_id="refused")["path"], None)
+        self.assertEqual(call(self.server, "GET", "/" + 200 * "x" + "?secret").status, 404)
+        self.event("http_request", path="/" + 127 * "x" + "...")
         self.check_lines()
 
     def test_grpc(self):
