@@ -59,8 +59,8 @@ struct EnginePlan {
 Result<EnginePlan> plan_engine(const EngineFlags& flags, const ModelFiles& model,
                                const HostResources& host);
 
-/// Logs what the ranks will take. It is not in start_log.h, because the static tools log starts too,
-/// and have no plan.
+/// Logs what the ranks will take. It is not in start_log.h, because the static tools, which log
+/// starts too, have no plan.
 void log_memory(const EnginePlan& plan);
 
 /// The number of KV blocks that this many tokens need.
