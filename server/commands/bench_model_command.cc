@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
@@ -7,6 +6,7 @@
 #include "runtime/base/quantity.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
+#include "server/commands/bench_text.h"
 #include "server/commands/cache_size.h"
 #include "server/commands/commands.h"
 #include "server/commands/read_bandwidth.h"
@@ -30,6 +30,7 @@ struct DecodeTurn {
   int64_t weight_bytes = 0;  ///< that a token reads
   ReadRate machine;          ///< the better of the measurements before and after it
 
+  double tokens_per_s() const { return 1 / seconds; }
   double bytes_per_s() const { return static_cast<double>(weight_bytes) / seconds; }
   double fraction() const { return bytes_per_s() / machine.bytes_per_s; }
   bool operator<(const DecodeTurn& other) const { return fraction() < other.fraction(); }
@@ -38,7 +39,7 @@ struct DecodeTurn {
 struct Measured {
   std::vector<double> repeats;    ///< prefill: the seconds of each
   std::vector<DecodeTurn> turns;  ///< decode
-  double load = 0;                ///< load average of a minute, before the start
+  MachineLoad load;               ///< before the start
 };
 
 template <typename Value>
@@ -129,25 +130,30 @@ double product_flops(const ModelConfig& config, int64_t tokens) {
   return 2.0 * static_cast<double>(tokens) * config.num_hidden_layers * (attention + mlp);
 }
 
-/// What every report begins with, as text or JSON: what was run, and that `tokens` took `seconds`.
+/// The time that a rate is of, and what it says beside the rate in a text.
+struct Timed {
+  int64_t tokens = 0;
+  double seconds = 0;
+  std::string beside;
+};
+
+/// What every report begins with, as text or JSON: what was run, and how long it took.
 std::string report_head(const BenchModelFlags& flags, const EnginePlan& plan,
-                        const EngineHost& host, double load, int64_t tokens, double seconds) {
+                        const EngineHost& host, const MachineLoad& load, const Timed& timed) {
   const char* bench = flags.prefill ? "prefill" : "decode";
-  const double rate = static_cast<double>(tokens) / seconds;
+  const double rate = static_cast<double>(timed.tokens) / timed.seconds;
   if (flags.json) {
     return cat("{\"bench\":\"", bench, "\",\"tp\":", plan.world_size,
                ",\"threads_per_rank\":", plan.model.threads, ",\"transport\":\"", host.transport(),
                "\",\"kernels\":\"", host.kernels(), "\",\"tokens\":", flags.tokens,
                ",\"tokens_per_s\":", with_decimals(rate, 4),
-               ",\"seconds\":", with_decimals(seconds, 9),
-               ",\"load_average\":", with_decimals(load, 2), ",");
+               ",\"seconds\":", with_decimals(timed.seconds, 9),
+               ",\"load_average\":", with_decimals(load.average, 2), ",");
   }
   return cat(bench, ": tp ", plan.world_size, ", threads per rank ", plan.model.threads,
              ", transport ", host.transport(), ", kernels ", host.kernels(), ", ",
-             counted(flags.tokens, "token"), "\n  ", with_decimals(rate, 2), " tokens/s (",
-             flags.prefill ? cat("median ", with_decimals(seconds, 6), " s")
-                           : cat(with_digits(1e3 * seconds, 4), " ms a token"),
-             "); load average before the start: ", with_decimals(load, 2), "\n");
+             counted(flags.tokens, "token"), "\n  ", four_digits(rate), " tokens/s (", timed.beside,
+             "); ", load.text(), "\n");
 }
 
 std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
@@ -156,7 +162,9 @@ std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files
   const double seconds = median(measured.repeats);
   const double flops = product_flops(files.config, flags.tokens);
   const double rate = flops / seconds;
-  const std::string head = report_head(flags, plan, host, measured.load, flags.tokens, seconds);
+  const std::string head =
+      report_head(flags, plan, host, measured.load,
+                  {flags.tokens, seconds, cat("median ", with_decimals(seconds, 6), " s")});
   if (flags.json) {
     return cat(head, "\"product_flops\":", with_decimals(flops, 0),
                ",\"flops_per_s\":", with_decimals(rate, 0), ",\"model\":\"",
@@ -183,6 +191,37 @@ std::string turns_json(const std::vector<DecodeTurn>& turns) {
   return cat("\"turns\":[", list, "]");
 }
 
+/// "0.1961 ms a token; 4012 to 5300 tokens/s in 3 turns"
+std::string pace_text(const DecodeTurn& turn, const std::vector<DecodeTurn>& turns) {
+  std::vector<double> rates;
+  for (const DecodeTurn& one : turns) rates.push_back(one.tokens_per_s());
+  const std::string spread = spread_text(rates, "tokens/s", "turns");
+  return cat(four_digits(1e3 * turn.seconds), " ms a token", spread.empty() ? "" : "; ", spread);
+}
+
+/// All of decode's text below its head. A single turn has no median and no range.
+std::string decode_text(const DecodeTurn& turn, const std::vector<DecodeTurn>& turns,
+                        uint64_t cache) {
+  const auto [least, most] = std::minmax_element(turns.begin(), turns.end());
+  const std::string caches =
+      fit_in_caches(static_cast<uint64_t>(turn.weight_bytes), cache)
+          ? cat("  the weights fit into the processor's caches (",
+                bytes_text(static_cast<int64_t>(cache)),
+                "), so this is not the speed of memory, and the fraction can exceed 1\n")
+          : "";
+  const std::string range =
+      turns.size() < 2
+          ? ""
+          : cat(" (", with_decimals(least->fraction(), 3), " to ",
+                with_decimals(most->fraction(), 3), " in ", counted(turns.size(), "turn"),
+                " of at most ", kTokensOfTurn,
+                " tokens)\n  all figures but the ranges are of the turn that has the median fraction");
+  return cat("  a token reads the weights, ", bytes_text(turn.weight_bytes), ": read at ",
+             metric_text(turn.bytes_per_s(), "B/s"), ", where this machine reads ",
+             metric_text(turn.machine.bytes_per_s, "B/s"), " (", turn.machine.loop.name(), ")\n",
+             caches, "  fraction ", with_decimals(turn.fraction(), 3), range, "\n");
+}
+
 /// All figures but the spread are those of one turn. Medians of each figure would contradict each
 /// other: a quotient of medians is not a median of quotients.
 std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
@@ -190,27 +229,15 @@ std::string report_decode(const BenchModelFlags& flags, const ModelFiles& files,
                           const Measured& measured) {
   const DecodeTurn turn = median(measured.turns);
   const auto [least, most] = std::minmax_element(measured.turns.begin(), measured.turns.end());
-  const std::string head = report_head(flags, plan, host, measured.load, 1, turn.seconds);
+  const std::string head = report_head(flags, plan, host, measured.load,
+                                       {1, turn.seconds, pace_text(turn, measured.turns)});
   const uint64_t cache = cache_bytes();
-  if (flags.json) {
-    return cat(head, "\"weight_bytes\":", turn.weight_bytes, ",", rates_json(turn),
-               ",\"fraction_least\":", with_decimals(least->fraction(), 4),
-               ",\"fraction_most\":", with_decimals(most->fraction(), 4), ",\"model\":\"",
-               json_escape(files.name), "\",\"cache_bytes\":", cache, ",",
-               turns_json(measured.turns), "}\n");
-  }
-  const std::string report =
-      cat(head, "  a token reads the weights, ", bytes_text(turn.weight_bytes), ": read at ",
-          metric_text(turn.bytes_per_s(), "B/s"), ", where this machine reads ",
-          metric_text(turn.machine.bytes_per_s, "B/s"), " (", turn.machine.loop.name(),
-          "):\n  fraction ", with_decimals(turn.fraction(), 3), " (",
-          with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3), " in ",
-          counted(measured.turns.size(), "turn"), " of at most ", kTokensOfTurn,
-          " tokens)\n  all figures are of the turn that has the median fraction\n");
-  if (!fit_in_caches(static_cast<uint64_t>(turn.weight_bytes), cache)) return report;
-  return cat(report, "  the weights fit into the processor's caches (",
-             bytes_text(static_cast<int64_t>(cache)),
-             "), so this is not the speed of memory, and the fraction can exceed 1\n");
+  if (!flags.json) return head + decode_text(turn, measured.turns, cache);
+  return cat(head, "\"weight_bytes\":", turn.weight_bytes, ",", rates_json(turn),
+             ",\"fraction_least\":", with_decimals(least->fraction(), 4),
+             ",\"fraction_most\":", with_decimals(most->fraction(), 4), ",\"model\":\"",
+             json_escape(files.name), "\",\"cache_bytes\":", cache, ",", turns_json(measured.turns),
+             "}\n");
 }
 
 /// Plans the model for the bench, with room for exactly its tokens.
@@ -244,8 +271,7 @@ Result<Measured> measure(const BenchModelFlags& flags, const ModelFiles& files,
 }
 
 Ending bench(BenchModelFlags flags) {
-  double load = 0;  // stays 0 where the kernel does not tell
-  (void)::getloadavg(&load, 1);
+  const MachineLoad load = MachineLoad::now();
   SHOAL_ASSIGN_OR_RETURN(
       HostFacts facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));

@@ -19,6 +19,16 @@ class BenchDecode(harness.TestCase):
         text = harness.run(*words).stdout
         fits = report["weight_bytes"] <= report["cache_bytes"]
         self.assertEqual("fit into the processor's caches" in str(text), fits, (report, text))
+        if fits:
+            self.assertRegex(text.decode(), r"fraction can exceed 1\n  fraction [\d.]+\n")
+
+    def test_a_single_turn_has_no_range_and_no_median(self):
+        text = harness.run("bench", "decode", harness.DEMO, "--tokens", 8).stdout.decode()
+        self.assertRegex(text, r"\n  [\d.]+ tokens/s \([\d.]+ ms a token\); load average before the start: "
+                               r"[\d.]+ on \d+ CPUs?(: busy)?\n")
+        self.assertTrue(re.search(r"\n  fraction [\d.]+\n\Z", text), text)
+        for word in ("turn", "median"):
+            self.assertNotIn(word, text)
 
     def test_all_figures_are_of_the_turn_with_the_median_fraction(self):
         report = json.loads(harness.run("bench", "decode", harness.DEMO, "--tokens", 36,
@@ -54,21 +64,27 @@ class BenchDecode(harness.TestCase):
         text = harness.run(*words).stdout.decode()
         # Three digits and a prefix, and no power of ten.
         found = re.search(r"read at (\S+ [kMGT]?B/s), where this machine reads (\S+ [kMGT]?B/s) "
-                          r"\((?:plain|prefetching) loads, (?:huge|small) pages(?: if granted)?\):\s+"
-                          r"fraction ([\d.]+) \(([\d.]+) to ([\d.]+) in 3 turns of at most 8 tokens\)",
+                          r"\((?:plain|prefetching) loads, (?:huge|small) pages(?: if granted)?\)\n"
+                          r"(?:  the weights fit .*\n)?  fraction ([\d.]+) \(([\d.]+) to ([\d.]+) in 3 turns of at most 8 tokens\)",
                           text)
         self.assertIsNotNone(found, text)
         rate, machine = map(self.number_of, found.groups()[:2])
         fraction, least, most = map(float, found.groups()[2:])
         self.assertAlmostEqual(fraction, rate / machine, msg=text, delta=0.001 + 0.011 * fraction)
-        self.assertIn("all figures are of the turn that has the median fraction", text)
-        tokens, ms = map(float, re.search(r"  ([\d.]+) tokens/s \(([\d.]+) ms a token\)",
-                                          text).groups())
+        self.assertIn("all figures but the ranges are of the turn that has the median fraction", text)
+        paces = re.search(r"  ([\d.]+) tokens/s \(([\d.]+) ms a token; ([\d.]+) to ([\d.]+) tokens/s in "
+                          r"3 turns(; noisy: turns differ by more than a factor of 2)?\);", text)
+        self.assertIsNotNone(paces, text)
+        tokens, ms, slowest, fastest = map(float, paces.groups()[:4])
+        for figure in paces.groups()[:4]:
+            digits = figure.replace(".", "").lstrip("0")
+            self.assertTrue(len(digits) <= 4 or "." not in figure, text)
+        self.assertTrue(slowest <= tokens <= fastest, text)
         self.assertAlmostEqual(tokens * ms, 1000, msg=text, delta=10)
         size = int(re.search(r"a token reads the weights, (\d+) B", text)[1])
         self.assertAlmostEqual(tokens * size / rate, 1, msg=text, delta=0.01)
         self.assertTrue(least <= fraction <= most, text)
-        self.assertRegex(text, r"load average before the start: \d")
+        self.assertRegex(text, r"load average before the start: [\d.]+ on \d+ CPUs?(: busy)?\n")
 
     def test_a_prefill_says_the_load_too(self):
         words = ("bench", "prefill", harness.DEMO, "--tokens", 8)
