@@ -188,7 +188,8 @@ Result<CommandLine> parse_bench_model(Words words, LogOptions log, bool prefill)
   FlagParser parser(
       prefill ? "bench prefill" : "bench decode",
       prefill
-          ? "Time the prefill of one prompt."
+          ? "Time the prefill of one prompt: the median of 5 runs, after one that only warms up. "
+            "--json has every run."
           : "Time decoding of one sequence, in turns of 8 tokens, beside the read bandwidth of "
             "this machine, which is measured before and after each. All figures are of the turn "
             "that has the median fraction of that bandwidth; --json has every turn.");
@@ -308,8 +309,8 @@ CommandFamily benches() {
   std::erase_if(all, [](const CommandEntry& one) { return !one.name.starts_with("bench "); });
   return {
       "bench",
-      "Measure how fast a model or the transports between ranks are here, beside what this "
-      "machine could do in the same run.\n"
+      "Measure how fast a model or the transports between ranks are here; decode and collectives "
+      "beside what this machine can do in the same run.\n"
       "Each takes -tp N (ranks) and --json. decode and prefill take --tokens N, and collectives "
       "takes --rounds N and --transport LIST. shoal bench decode --help lists all flags of "
       "decode, and so for the others.",

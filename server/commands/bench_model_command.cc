@@ -156,22 +156,31 @@ std::string report_head(const BenchModelFlags& flags, const EnginePlan& plan,
              "); ", load.text(), "\n");
 }
 
+/// The seconds of each run, as the items of a JSON array.
+std::string runs_json(const std::vector<double>& seconds) {
+  std::string list;
+  for (const double run : seconds) list += cat(list.empty() ? "" : ",", with_decimals(run, 9));
+  return list;
+}
+
 std::string report_prefill(const BenchModelFlags& flags, const ModelFiles& files,
                            const EnginePlan& plan, const EngineHost& host,
                            const Measured& measured) {
   const double seconds = median(measured.repeats);
   const double flops = product_flops(files.config, flags.tokens);
   const double rate = flops / seconds;
-  const std::string head =
-      report_head(flags, plan, host, measured.load,
-                  {flags.tokens, seconds, cat("median ", with_decimals(seconds, 6), " s")});
+  const std::string head = report_head(
+      flags, plan, host, measured.load,
+      {flags.tokens, seconds,
+       cat("median ", four_digits(seconds), " s; ", spread_text(measured.repeats, "s", "runs"))});
   if (flags.json) {
     return cat(head, "\"product_flops\":", with_decimals(flops, 0),
                ",\"flops_per_s\":", with_decimals(rate, 0), ",\"model\":\"",
-               json_escape(files.name), "\"}\n");
+               json_escape(files.name), "\",\"runs\":[", runs_json(measured.repeats), "]}\n");
   }
   return cat(head, "  the layers' products: ", metric_text(flops, "FLOP"), " at ",
-             metric_text(rate, "FLOP/s"), " (bench/engine.py has the GEMM beside)\n");
+             metric_text(rate, "FLOP/s"),
+             " (attention and the vocabulary's product are not counted)\n");
 }
 
 /// The rates of a turn and their quotient, as members of a JSON object.

@@ -95,6 +95,20 @@ class BenchDecode(harness.TestCase):
         self.assertIsNotNone(found, text)
         for figure in found.groups():
             self.assertGreater(self.number_of(figure), 0)
+        # It names nothing that only the repository has.
+        self.assertNotIn("bench/", text)
+
+    def test_a_prefill_is_the_median_of_its_runs(self):
+        words = ("bench", "prefill", harness.DEMO, "--tokens", 8)
+        report = json.loads(harness.run(*words, "--json").stdout)
+        self.assertEqual(len(report["runs"]), 5)
+        self.assertEqual(report["seconds"], statistics.median(report["runs"]))
+        text = harness.run(*words).stdout.decode()
+        found = re.search(r"  [\d.]+ tokens/s \(median ([\d.]+) s; ([\d.]+) to ([\d.]+) s in 5 runs"
+                          r"(; noisy: runs differ by more than a factor of 2)?\); load", text)
+        self.assertIsNotNone(found, text)
+        median, least, most = map(float, found.groups()[:3])
+        self.assertTrue(least <= median <= most, text)
 
     def test_one_token_is_no_tokens(self):
         text = harness.run("bench", "prefill", harness.DEMO, "--tokens", 1).stdout.decode()

@@ -257,6 +257,7 @@ TEST(HelpTest, WhatOneNeedsToCompareFiguresIsThere) {
       {{"generate", "-h"}, "Natural log probabilities of each token and the K most likely, before"},
       {{"generate", "-h"}, "Its fields are named as the flags, with underscores, and the flags"},
       {{"logits", "-h"}, "Row i is about the token that follows token i."},
+      {{"bench", "prefill", "-h"}, "the median of 5 runs, after one that only warms up"},
       {{"bench", "decode", "-h"}, "of the turn that has the median fraction of that bandwidth"}};
   for (const auto& [words, said] : kSaid) {
     const Result<CommandLine> line = parse_command_line(words);
