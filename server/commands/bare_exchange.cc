@@ -18,7 +18,7 @@ class BareExchange final : public Communicator {
   BareExchange(int rank, std::byte* shared, size_t max_bytes)
       : rank_(rank), shared_(shared), max_bytes_(max_bytes) {}
 
-  const char* name() const override { return "bare"; }
+  const char* name() const override { return kBareExchange; }
   World world() const override { return {rank_, kRanks}; }
 
   Status all_reduce(const ReducePlan& plan, const float* own, float* out, size_t count) override {

@@ -6,6 +6,9 @@
 
 namespace shoal {
 
+/// Its name in the rows of a bench.
+inline constexpr char kBareExchange[] = "bare";
+
 /// A yardstick for benches, never a transport: the least that an all_reduce of two ranks can cost
 /// on this machine. It copies in, sets one flag, reads the peer's data and adds; it has no
 /// deadline, no sleep and no checks, and moves whole messages only. If a rank dies its peer polls

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <functional>
@@ -192,17 +191,9 @@ Result<Timings> time_bare_exchange(const std::vector<int>& cpus) {
       2, cpus);
 }
 
-/// The medians of all rounds for one transport and one size.
-struct Row {
-  std::string transport;
-  size_t bytes = 0;
-  std::vector<double> medians_us;
-  double p99_us = 0;  ///< the lowest p99 of all rounds
-};
-
-void add(std::vector<Row>& rows, const Timings& timings) {
+void add(std::vector<CollectiveRow>& rows, const Timings& timings) {
   for (const CollectiveTiming& timing : timings) {
-    const auto known = std::find_if(rows.begin(), rows.end(), [&](const Row& row) {
+    const auto known = std::find_if(rows.begin(), rows.end(), [&](const CollectiveRow& row) {
       return row.transport == timing.transport && row.bytes == timing.bytes;
     });
     if (known == rows.end()) {
@@ -212,26 +203,6 @@ void add(std::vector<Row>& rows, const Timings& timings) {
       known->p99_us = std::min(known->p99_us, timing.p99_us);
     }
   }
-}
-
-std::string report(Row row, int world_size, bool json) {
-  std::sort(row.medians_us.begin(), row.medians_us.end());
-  char text[256];
-  std::snprintf(
-      text, sizeof text,
-      json
-          ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
-          : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
-      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2],
-      row.medians_us.front(), row.p99_us);
-  return text;
-}
-
-std::string report(const std::vector<Row>& rows, int world_size, bool json) {
-  std::string text;
-  for (const Row& row : rows)
-    text += cat(json && !text.empty() ? "," : "", report(row, world_size, json));
-  return json ? cat("{\"bench\":\"collectives\",\"all_reduce\":[", text, "]}\n") : text;
 }
 
 /// Every failure here counts as a transport failure, because the bench does nothing but move bytes.
@@ -251,12 +222,12 @@ void show_progress(const std::string& text) {
 /// Runs every transport named, one after the other, without falling back, because the purpose is to
 /// compare them. It does so in several rounds, because the hypervisor may place two virtual CPUs
 /// close together in one minute and far apart in the next.
-Staged<std::vector<Row>> time_rounds(const BenchCollectivesFlags& flags) {
+Staged<std::vector<CollectiveRow>> time_rounds(const BenchCollectivesFlags& flags) {
   const std::vector<int> cpus =
       host_resources().cpus;  // must be read before this thread is bound to one of them
   const int world_size = flags.tensor_parallel_size;
   const HostFacts facts = gather_host_facts({});
-  std::vector<Row> rows;
+  std::vector<CollectiveRow> rows;
   for (int round = 0; round < flags.rounds; ++round) {
     const std::string head = cat("round ", round + 1, " of ", flags.rounds, ": ");
     for (const std::string& name : flags.transport) {
@@ -279,11 +250,13 @@ Staged<std::vector<Row>> time_rounds(const BenchCollectivesFlags& flags) {
 }  // namespace
 
 int run_bench_collectives(const BenchCollectivesFlags& flags) {
-  const Staged<std::vector<Row>> rows = time_rounds(flags);
+  const MachineLoad load = MachineLoad::now();
+  const Staged<std::vector<CollectiveRow>> rows = time_rounds(flags);
   show_progress("");
   if (!rows.ok()) return report_failure(rows.error());
   return report_failure(
-      at(Stage::kRequest, write_stdout(report(*rows, flags.tensor_parallel_size, flags.json))));
+      at(Stage::kRequest,
+         write_stdout(collectives_report(*rows, load, flags.tensor_parallel_size, flags.json))));
 }
 
 }  // namespace shoal

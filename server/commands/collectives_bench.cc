@@ -1,8 +1,11 @@
 #include "server/commands/collectives_bench.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "runtime/base/cat.h"
+#include "runtime/base/number_text.h"
+#include "server/commands/bare_exchange.h"
 
 namespace shoal {
 namespace {
@@ -42,6 +45,19 @@ Result<CollectiveTiming> time_size(Communicator& communicator, size_t bytes, int
                           times_us[times_us.size() / 2], times_us[p99]};
 }
 
+std::string row_text(CollectiveRow row, int world_size, bool json) {
+  std::sort(row.medians_us.begin(), row.medians_us.end());
+  char text[256];
+  std::snprintf(
+      text, sizeof text,
+      json
+          ? "{\"transport\":\"%s\",\"tp\":%d,\"bytes\":%zu,\"median_us\":%.3f,\"best_us\":%.3f,\"p99_us\":%.3f}"
+          : "all_reduce %-8s %2d ranks %8zu B  median %8.2f us  best round %8.2f us  its p99 %8.2f us\n",
+      row.transport.c_str(), world_size, row.bytes, row.medians_us[row.medians_us.size() / 2],
+      row.medians_us.front(), row.p99_us);
+  return text;
+}
+
 }  // namespace
 
 Result<std::vector<CollectiveTiming>> time_collectives(Communicator& communicator,
@@ -60,6 +76,24 @@ Result<std::vector<CollectiveTiming>> time_collectives(Communicator& communicato
     timings.push_back(timing);
   }
   return timings;
+}
+
+std::string collectives_report(const std::vector<CollectiveRow>& rows, const MachineLoad& load,
+                               int world_size, bool json) {
+  std::string text;
+  for (const CollectiveRow& row : rows)
+    text += cat(json && !text.empty() ? "," : "", row_text(row, world_size, json));
+  if (json)
+    return cat("{\"bench\":\"collectives\",\"load_average\":", with_decimals(load.average, 2),
+               ",\"all_reduce\":[", text, "]}\n");
+  const bool has_bare = std::any_of(rows.begin(), rows.end(), [](const CollectiveRow& row) {
+    return row.transport == kBareExchange;
+  });
+  return cat("collectives: ", load.text(), "\n", text,
+             has_bare
+                 ? "bare: no transport but a yardstick: a loop over shared memory that copies, "
+                   "sets a flag and adds, without deadline, sleep or check\n"
+                 : "");
 }
 
 }  // namespace shoal

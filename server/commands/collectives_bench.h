@@ -6,6 +6,7 @@
 
 #include "runtime/base/status.h"
 #include "runtime/comm/communicator.h"
+#include "server/commands/bench_text.h"
 
 namespace shoal {
 
@@ -30,5 +31,18 @@ inline constexpr size_t kTimedBytes[] = {
 Result<std::vector<CollectiveTiming>> time_collectives(
     Communicator& communicator, std::span<const size_t> sizes_bytes = kTimedBytes,
     int repeats = 20'000);
+
+/// The medians of all rounds for one transport and one size.
+struct CollectiveRow {
+  std::string transport;
+  size_t bytes = 0;
+  std::vector<double> medians_us;
+  double p99_us = 0;  ///< the lowest p99 of all rounds
+};
+
+/// The rows below the load that was there before the start, and below them what the yardstick among
+/// them is; or one JSON object.
+std::string collectives_report(const std::vector<CollectiveRow>& rows, const MachineLoad& load,
+                               int world_size, bool json);
 
 }  // namespace shoal

@@ -40,5 +40,24 @@ TEST(CollectivesBenchTest, SizesMustBeWholeFloats) {
   EXPECT_TRUE(time_collectives(*alone, none, 10).ok());
 }
 
+TEST(CollectivesBenchTest, TheReportSaysTheLoadAndWhatBareIs) {
+  const CollectiveRow shm{"shm", 64, {0.75, 0.5, 1}, 2};
+  const std::string head = "collectives: load average before the start: 8.50 on 2 CPUs: busy\n";
+  const std::string row =
+      "all_reduce shm       2 ranks       64 B  median     0.75 us  best round     0.50 us  its p99"
+      "     2.00 us\n";
+  EXPECT_EQ(collectives_report({shm}, {8.5, 2}, 2, false), head + row);
+  const CollectiveRow bare{"bare", 64, {0.25}, 1};
+  const std::string text = collectives_report({shm, bare}, {8.5, 2}, 2, false);
+  EXPECT_EQ(text.rfind(head + row, 0), 0U) << text;
+  EXPECT_NE(text.find("\nbare: no transport but a yardstick: a loop over shared"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(
+      collectives_report({shm}, {8.5, 2}, 2, true),
+      "{\"bench\":\"collectives\",\"load_average\":8.50,\"all_reduce\":[{\"transport\":\"shm\","
+      "\"tp\":2,\"bytes\":64,\"median_us\":0.750,\"best_us\":0.500,\"p99_us\":2.000}]}\n");
+}
+
 }  // namespace
 }  // namespace shoal
