@@ -47,8 +47,8 @@ void add_logits_io_flags(FlagParser& parser, LogitsFlags* flags) {
   parser.add_value(
       "--jsonl", path("FILE"),
       "A prompt a line, all in one start of the ranks: {\"id\":\"a\",\"prompt\":\"...\"} or "
-      "{\"prompt_ids\":[1,2]}; prints {\"id\":...,\"file\":...,\"shape\":[T,V],...} a line. - is "
-      "stdin",
+      "{\"prompt_ids\":[1,2]}; prints {\"id\":...,\"file\":...,\"shape\":[T,V],...} a line, with "
+      "the prompt's tokens (prompt_token_ids). - is stdin",
       words_as_they_are(&flags->jsonl));
   parser.add_value("--out", path("FILE"), "The .npy file to write", words_as_they_are(&flags->out));
   parser.add_value("--out-dir", path("DIR"),

@@ -181,13 +181,14 @@ Ending compute_lines(const LogitsFlags& flags, const std::vector<RequestLine>& p
   for (const RequestLine& line : prompts) {
     const std::string path = cat(flags.out_dir, "/", line.number, ".npy");
     SHOAL_ASSIGN_OR_RETURN(NpyWriter out, at(Stage::kRequest, NpyWriter::open(path)));
-    SHOAL_RETURN_IF_ERROR(run.compute(line.resolved.engine.prompt, out));
-    const size_t tokens = line.resolved.engine.prompt.size();
-    SHOAL_RETURN_IF_ERROR(at(
-        Stage::kRequest,
-        write_stdout(cat('{', id_json(line.id), "\"line\":", line.number, ",\"tokens\":", tokens,
-                         ",\"file\":\"", json_escape(path), "\",\"dtype\":\"float32\",\"shape\":[",
-                         tokens, ",", run.vocab(), "]}\n"))));
+    const std::vector<int32_t>& ids = line.resolved.engine.prompt;
+    SHOAL_RETURN_IF_ERROR(run.compute(ids, out));
+    SHOAL_RETURN_IF_ERROR(
+        at(Stage::kRequest,
+           write_stdout(cat('{', id_json(line.id), "\"line\":", line.number, ",",
+                            prompt_token_ids_json(ids), ",\"tokens\":", ids.size(), ",\"file\":\"",
+                            json_escape(path), "\",\"dtype\":\"float32\",\"shape\":[", ids.size(),
+                            ",", run.vocab(), "]}\n"))));
   }
   return {};
 }
@@ -196,9 +197,10 @@ Ending compute_lines(const LogitsFlags& flags, const std::vector<RequestLine>& p
 Ending compute_one(const LogitsFlags& flags, const std::vector<int32_t>& ids, NpyWriter& out,
                    LogitsRun& run) {
   SHOAL_RETURN_IF_ERROR(run.compute(ids, out));
-  say_done("logits", cat("wrote float32 [", ids.size(), ", ", run.vocab(),
-                         "], a row for each token; Python reads it with numpy.load(\"",
-                         json_escape(flags.out), "\")"));
+  say_done("logits",
+           cat("wrote float32 [", ids.size(), ", ", run.vocab(),
+               "]: row i is about the token after token i; Python reads it with numpy.load(\"",
+               json_escape(flags.out), "\")"));
   return {};
 }
 

@@ -217,15 +217,17 @@ std::string id_json(const std::string& id) {
   return id.empty() ? "" : cat("\"id\":", id, ',');
 }
 
+std::string prompt_token_ids_json(const std::vector<int32_t>& ids) {
+  return cat("\"prompt_token_ids\":", json_array(ids, [](int32_t token) { return cat(token); }));
+}
+
 std::string completion_json(const Completion& completion, std::string_view transport,
                             const std::string& id) {
   const char* reason = completion.end.finish.reason == FinishReason::kStop     ? "stop"
                        : completion.end.finish.reason == FinishReason::kLength ? "length"
                                                                                : "cancelled";
   return cat(
-      '{', id_json(id), "\"prompt_token_ids\":",
-      json_array(completion.prompt_token_ids, [](int32_t token) { return cat(token); }),
-      ",\"token_ids\":",
+      '{', id_json(id), prompt_token_ids_json(completion.prompt_token_ids), ",\"token_ids\":",
       json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
       ",\"text\":\"", json_escape(completion.text), "\",\"finish_reason\":\"", reason,
       "\",\"logprobs\":", completion.with_logprobs ? logprobs_json(completion.tokens) : "null",

@@ -38,6 +38,9 @@ struct Completion {
 /// `"id":ID,` for the beginning of an answer's object; empty without an id. `id` is JSON text.
 std::string id_json(const std::string& id);
 
+/// `"prompt_token_ids":[...]`, a member of an answer's object.
+std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
+
 /// The completion as JSON, without a newline, where the id is left out if it is empty:
 /// {"id":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
 /// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,

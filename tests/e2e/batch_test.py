@@ -240,7 +240,7 @@ class Logits(Batch):
                     bits = Path(answer["file"]).read_bytes()
                     ids = prompt.get("prompt_ids") or self.ids(prompt["prompt"])
                     self.assertTrue(bits == harness.logits_file(DEMO, ids))
-                    self.assertEqual(answer["tokens"], len(ids))
+                    self.assertEqual((answer["prompt_token_ids"], answer["tokens"]), (ids, len(ids)))
                     matrix = np.load(answer["file"])
                     self.assertEqual((answer["dtype"], answer["shape"]),
                                      (str(matrix.dtype), list(matrix.shape)))
@@ -262,8 +262,8 @@ class Logits(Batch):
         self.assertEqual((written, process.returncode), (b"", 0), says)
         self.assertTrue(out.read_bytes() == expected)
         # It says what it has written, and in Python how to read it.
-        found = re.fullmatch(r"shoal logits: wrote float32 (\[\d+, \d+\]), a row for each token; Python "
-                             r"reads it with numpy\.load\((\".*\")\)\n", says.decode())
+        found = re.fullmatch(r"shoal logits: wrote float32 (\[\d+, \d+\]): row i is about the token "
+                             r"after token i; Python reads it with numpy\.load\((\".*\")\)\n", says.decode())
         self.assertIsNotNone(found, says)
         matrix = np.load(json.loads(found[2]))
         self.assertEqual((matrix.dtype, list(matrix.shape)), (np.float32, json.loads(found[1])))
