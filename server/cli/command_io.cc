@@ -7,6 +7,7 @@
 
 #include "runtime/base/fd.h"
 #include "runtime/base/log.h"
+#include "runtime/base/terminal.h"
 
 namespace shoal {
 
@@ -37,6 +38,10 @@ void say_done(std::string_view command, std::string_view text) {
     (void)write_stderr(cat("shoal", command.empty() ? "" : " ", command, ": ", text, "\n"),
                        kLastLineMs);
   }
+}
+
+void say_aside(std::string_view command, std::string_view text) {
+  if (log_options().level <= LogLevel::kInfo || is_terminal(STDERR_FILENO)) say_done(command, text);
 }
 
 bool reader_left(const Status& status) {

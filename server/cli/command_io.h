@@ -22,6 +22,10 @@ Status write_stdout(std::string_view text);
 /// of its objects.
 void say_done(std::string_view command, std::string_view text);
 
+/// The same of what a person would like to know at a terminal. Anything else than a terminal gets
+/// it only as a line of the log.
+void say_aside(std::string_view command, std::string_view text);
+
 /// Whether that error is a reader that wanted no more of the output, as `head` does.
 bool reader_left(const Status& status);
 

@@ -11,6 +11,7 @@
 #include "server/commands/chat_prompt.h"
 #include "server/commands/completion_sink.h"
 #include "server/commands/conversation.h"
+#include "server/commands/request_lines.h"
 #include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 
@@ -147,6 +148,10 @@ Staged<int> generate_chat(GenerateFlags flags) {
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
   const ServedModel model =
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(0));
+  std::vector<RequestLine> turns(1);
+  turns[0].request = flags.request;
+  if (const std::string sampling = sampling_of_model(model.generation, turns); !sampling.empty())
+    say_aside("generate", sampling);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
       scheduling_of(flags.scheduling));

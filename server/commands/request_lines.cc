@@ -58,6 +58,31 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
   return lines;
 }
 
+std::string sampling_of_model(const GenerationConfig& model,
+                              const std::vector<RequestLine>& lines) {
+  const auto samples = [&](const RequestLine& line) {
+    return line.wrong.ok() && line.request.temperature.value_or(model.temperature.value_or(1)) > 0;
+  };
+  std::string text;
+  const auto add = [&](const char* name, const auto& value, auto asked, bool if_sampled) {
+    const bool left = std::any_of(lines.begin(), lines.end(), [&](const RequestLine& line) {
+      return line.wrong.ok() && !(line.request.*asked) && (!if_sampled || samples(line));
+    });
+    if (value && left) text += cat(text.empty() ? "" : ", ", name, ' ', *value);
+  };
+  add("temperature", model.temperature, &GenerationRequest::temperature, false);
+  add("top-p", model.top_p, &GenerationRequest::top_p, true);
+  add("top-k", model.top_k, &GenerationRequest::top_k, true);
+  add("min-p", model.min_p, &GenerationRequest::min_p, true);
+  add("repetition penalty", model.repetition_penalty, &GenerationRequest::repetition_penalty,
+      false);
+  if (text.empty()) return "";
+  return cat("sampling from generation_config.json: ", text,
+             std::any_of(lines.begin(), lines.end(), samples)
+                 ? "; --temperature 0 takes the most likely token"
+                 : "");
+}
+
 Status wrong_lines(const std::string& source, const std::vector<RequestLine>& lines,
                    LineKind kind) {
   const auto wrong = std::count_if(lines.begin(), lines.end(),

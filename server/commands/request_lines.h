@@ -26,6 +26,12 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
                                                     const GenerationRequest& defaults,
                                                     LineKind kind);
 
+/// What the good lines leave to the model's file, and so to chance, for people who compare runs:
+/// "sampling from generation_config.json: temperature 0.7, top-p 0.95; --temperature 0 takes the
+/// most likely token". Empty if they set all that the file sets. It reads the requests as they were
+/// written.
+std::string sampling_of_model(const GenerationConfig& model, const std::vector<RequestLine>& lines);
+
 /// The same error with the name of the input, such as "--jsonl FILE", in front.
 Status in_source(const std::string& source, const Status& status);
 

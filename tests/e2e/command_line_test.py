@@ -237,6 +237,17 @@ class OnATerminal(harness.TestCase):
         process.terminate()
         self.assertNotIn(b"try: ", process.communicate()[1])
 
+    def test_generate_says_what_it_takes_from_the_file_of_the_model(self):
+        words = ("generate", harness.DEMO, "--prompt-ids", 1, "--max-tokens", 1)
+        says = ("sampling from generation_config.json: temperature 0.7, top-p 0.95; --temperature 0 "
+                "takes the most likely token\n")
+        self.assertIn(f"shoal generate: {says}", self.shown(*words))
+        self.assertNotIn("sampling from", self.shown(*words, "--temperature", 0))
+        # A pipe gets it as a line of the log only.
+        self.assertEqual(harness.run(*words).stderr, b"")
+        err = harness.start(*words, "--log-level", "info").communicate()[1].decode()
+        self.assertRegex(err, rf"INFO front \[\d+\] {re.escape(says)}")
+
     @staticmethod
     def go_on_once_it_says_how_far(process, text: list[bytes]):
         rank = harness.stopped_rank(process.pid)

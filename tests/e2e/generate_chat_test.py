@@ -128,7 +128,7 @@ class Ends(ChatCase):
 
     def test_ctrl_c_twice_at_the_prompt_ends(self):
         terminal = Terminal("generate", DEMO, "--chat")
-        terminal.wait_for("> $")
+        terminal.wait_for(r"sampling from generation_config.json: temperature 0.7, .*\n> $")
         terminal.type("\x03")
         terminal.wait_for("once more, ends")
         terminal.type("\x03")

@@ -53,6 +53,37 @@ TEST(RequestLinesTest, ALineOfLogitsHasOnlyAPrompt) {
             std::string::npos);
 }
 
+TEST(RequestLinesTest, WhatIsLeftToTheFileOfTheModelIsSaid) {
+  GenerationConfig model;
+  model.temperature = 0.7F;
+  model.top_p = 0.95F;
+  const auto text = [&](std::initializer_list<const char*> fields) {
+    std::vector<RequestLine> lines;
+    for (const char* each : fields)
+      lines.push_back(
+          {.request = parse_request_json(cat(R"({"prompt":"x")", each, "}"), {}).value()});
+    return sampling_of_model(model, lines);
+  };
+  const std::string from = "sampling from generation_config.json: ";
+  const std::string instead = "; --temperature 0 takes the most likely token";
+  EXPECT_EQ(text({""}), from + "temperature 0.7, top-p 0.95" + instead);
+  EXPECT_EQ(text({R"(,"temperature":1)"}), from + "top-p 0.95" + instead);
+  EXPECT_EQ(text({R"(,"temperature":1,"top_p":1)"}), "");
+  EXPECT_EQ(text({R"(,"temperature":0)"}), "");  // the most likely token, whatever top-p is
+  EXPECT_EQ(text({R"(,"temperature":0)", R"(,"top_p":1)"}), from + "temperature 0.7" + instead);
+  model.top_k = 20;
+  model.min_p = 0.1F;
+  model.repetition_penalty = 1.25F;
+  EXPECT_EQ(text({R"(,"temperature":0)"}), from + "repetition penalty 1.25");
+  EXPECT_EQ(
+      text({""}),
+      from + "temperature 0.7, top-p 0.95, top-k 20, min-p 0.1, repetition penalty 1.25" + instead);
+  model = {};
+  EXPECT_EQ(text({""}), "");
+  model.temperature = 0;
+  EXPECT_EQ(text({""}), from + "temperature 0");
+}
+
 RequestLine wrong(int64_t number, const char* why) {
   RequestLine line;
   line.number = number;
