@@ -10,6 +10,9 @@
 namespace shoal {
 namespace {
 
+/// A batch that takes less says little about the speed of a longer one.
+constexpr double kLeastSeconds = 1;
+
 std::string rate(int64_t tokens, double seconds) {
   if (tokens == 0 || seconds <= 0) return "";
   const double per_second = static_cast<double>(tokens) / seconds;
@@ -19,12 +22,14 @@ std::string rate(int64_t tokens, double seconds) {
 }  // namespace
 
 std::string summary(const BatchTotals& totals) {
-  const std::string speed = rate(totals.generated_tokens, totals.seconds);
+  const std::string speed =
+      totals.seconds < kLeastSeconds ? "" : rate(totals.generated_tokens, totals.seconds);
   return cat(counted(totals.requests, "request"),
              totals.failed > 0 ? cat(" (", totals.failed, " failed)") : "", ", ",
              counted(totals.prompt_tokens, "prompt token"), ", ",
              counted(totals.generated_tokens, "generated token"), " in ",
-             with_digits(totals.seconds, 3), " s", speed.empty() ? "" : ": ", speed);
+             with_digits(totals.seconds, 3), " s (without the start)", speed.empty() ? "" : ": ",
+             speed);
 }
 
 std::string answers_text(int64_t answered, int64_t lines) {

@@ -267,7 +267,7 @@ WALKS = {
              "shoal logits $DEMO --jsonl - --out-dir all && cmp text.npy all/1.npy", says='"id":7'),
         Step("printf '{\"prompt\": \"In\", \"max_tokens\": 4}\\n"
              "{\"prompt\": \"On\", \"max_tokens\": 4}\\n' "
-             "| shoal generate $DEMO --jsonl -", says=r"shoal generate: 2 requests, .* tokens/s\n"),
+             "| shoal generate $DEMO --jsonl -", says=r"shoal generate: 2 requests, .* s \(without the start\)"),
         Step("printf '{\"id\": \"a\", \"prompt\": \"In\", \"max_tokens\": 4}\\n{\"id\": \"b\", "
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
