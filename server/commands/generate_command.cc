@@ -267,7 +267,9 @@ class Batch {
 };
 
 /// Prints the error of every line of a batch in which no line can run. The value is the exit code.
+/// A file without lines is no error, but hardly what its owner meant.
 Staged<int> print_errors(const std::vector<RequestLine>& lines) {
+  if (lines.empty()) say_done("generate", "0 requests");
   for (const RequestLine& line : lines)
     SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(error_json(line, line.wrong) + "\n")));
   return lines.empty() ? 0 : kLinesFailed;

@@ -214,7 +214,10 @@ Ending logits(LogitsFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   SHOAL_RETURN_IF_ERROR(resolve_prompts(flags, files, plan.model.limits.max_model_len, &prompts));
-  if (prompts.empty()) return {};
+  if (prompts.empty()) {
+    say_done("logits", "0 prompts");
+    return {};
+  }
   int64_t longest = 0;
   for (const RequestLine& line : prompts)
     longest = std::max(longest, static_cast<int64_t>(line.resolved.engine.prompt.size()));

@@ -134,8 +134,6 @@ class Generate(Batch):
                                           "--keep-going")
         self.assertEqual((code, err), (1, ""))
         self.assertEqual(answers[0]["line"], 1)
-        code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(), "--keep-going")
-        self.assertEqual((code, err, answers), (0, "", []))
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write(GOOD),
                                           "--keep-going")
         self.assertEqual((code, len(answers)), (0, 1), err)
@@ -168,6 +166,17 @@ class Generate(Batch):
                 self.assertEqual(process.returncode, 0, err)
                 self.assertRegex(err, r"INFO front .*\] in the last minute of steps rank 1 makes the "
                                       r"others wait \d+ % of the step\n")
+
+
+    def test_a_file_without_a_line_is_said(self):
+        for words in (("generate",), ("generate", "--keep-going")):
+            for file in (os.devnull, self.write("", " ")):
+                self.assertEqual(self.outcome(*words, DEMO, "--jsonl", file),
+                                 (0, [], "shoal generate: 0 requests\n"))
+        out = self.folder / "out"
+        self.assertEqual(self.outcome("logits", DEMO, "--jsonl", os.devnull, "--out-dir", out),
+                         (0, [], "shoal logits: 0 prompts\n"))
+        self.assertFalse(out.exists())
 
 
 class Ended(Batch):

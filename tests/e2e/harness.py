@@ -74,7 +74,7 @@ def planted(fault: str):
 
 # The line on stderr in which a batch says how fast it was, and logits what it has written; and what
 # a batch says of answers that ended at once.
-DONE = re.compile(rb"shoal (generate: \d+ requests?[ ,]|logits: wrote float32 \[)[^\n]*\n"
+DONE = re.compile(rb"shoal (generate: \d+ requests?\b|logits: (wrote float32 \[|0 prompts))[^\n]*\n"
                   rb"(shoal generate: \d+ answers? (is|are) empty; [^\n]*\n)?")
 
 
