@@ -70,6 +70,10 @@ Status check_logits_flags(const LogitsFlags& flags) {
     return Status::error(Code::kInvalidArgument, "logits needs --out-dir DIR with --jsonl");
   if (!flags.jsonl && flags.out.empty())
     return Status::error(Code::kInvalidArgument, "logits needs --out FILE.npy");
+  if (flags.out == "-" || flags.out_dir == "-")
+    return Status::error(Code::kInvalidArgument,
+                         flags.jsonl ? "--out-dir - is not stdout; name a folder"
+                                     : "--out - is not stdout; name a file, such as logits.npy");
   return {};
 }
 

@@ -121,6 +121,10 @@ class ExitCodes(harness.TestCase):
                      says=(str(nowhere), "No such file"))
         self.refused(USAGE, "logits", TINY, "--prompt-ids", 1,
                      "--out", self.folder, says=(str(self.folder),))
+        self.refused(USAGE, "logits", TINY, "--prompt-ids", 1, "--out", "-",
+                     says=("--out - is not stdout; name a file",))
+        self.refused(USAGE, "logits", TINY, "--jsonl", "-", "--out-dir", "-",
+                     says=("--out-dir - is not stdout; name a folder",))
         self.refused(USAGE, "generate", TINY, "--jsonl", nowhere, says=(str(nowhere),))
         self.refused(USAGE, "tokenize", TINY, "--file", nowhere, says=(str(nowhere),))
         self.refused(USAGE, "detokenize", TINY, "--jsonl", nowhere, says=(str(nowhere),))
