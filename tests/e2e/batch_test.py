@@ -129,6 +129,18 @@ class Generate(Batch):
         self.assertEqual(answers[4]["error"]["field"], "temperature")
         self.assertNotIn("field", answers[1]["error"])
 
+    def test_the_readme_shows_an_error_as_it_is(self):
+        line = re.search(r'`(\{"id":"a","line":3,"error":.*\}\})`',
+                         (harness.ROOT / "README.md").read_text())[1]
+        file = self.write(GOOD, {**GOOD, "wibble": 1}, {"id": "a", **GOOD, "top_p": 2})
+        _, answers, _ = self.outcome("generate", DEMO, "--jsonl", file, "--keep-going")
+        self.assertIn("top_p must be", answers[2]["error"].pop("message"))
+        shown = json.loads(line)
+        shown["error"].pop("message")
+        self.assertEqual(answers[2], shown)
+        # One about a field that no line can have names none.
+        self.assertEqual(sorted(answers[1]["error"]), ["code", "message"])
+
     def test_keep_going_without_a_good_line_or_a_bad_one(self):
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.write("[]"),
                                           "--keep-going")
