@@ -316,7 +316,7 @@ class Here(harness.TestCase):
             done = harness.start("doctor", "--nccl-version", "2.27")
             out = done.communicate()[0].decode()
         self.assertEqual(done.returncode, 1, out)
-        verdict = re.match(r"NO: 2 ranks of NCCL \S+ cannot use nccl-shm: (.*)\n", out)
+        verdict = re.match(r"NO: 2 ranks of NCCL \S+ \([^)]*\) cannot use nccl-shm: (.*)\n", out)
         self.assertIsNotNone(verdict, out)
         self.assertEqual(out.count(verdict[1]), 1, out)
         self.assertRegex(out, r"\n  refused nccl-shm: .*(\n      .*)*\n      for the same reason as "
