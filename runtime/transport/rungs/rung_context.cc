@@ -39,10 +39,10 @@ Status check_essential(const char* rung, const std::vector<RungSetting>& setting
   for (const RungSetting& setting : settings) {
     const NcclUserSetting* theirs = user.find(setting.name);
     if (!setting.essential || theirs == nullptr || theirs->value == setting.value) continue;
-    return Status::error(
-        Code::kFailedPrecondition,
-        cat(theirs->name, "=", theirs->value, " of ", theirs->source, " forbids ", rung,
-            ", which needs ", setting.value, ": remove it there to allow the transport"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat(theirs->name, "=", theirs->value, " of ", theirs->source, " forbids ",
+                             rung, ", for which Shoal sets it to ", setting.value,
+                             ": remove it there to allow the transport"));
   }
   return {};
 }
