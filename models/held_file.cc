@@ -118,7 +118,7 @@ HeldFile::Change HeldFile::look(bool always) {
 bool HeldFile::written() const {
   struct stat now {};
   return ::fstat(fd_.get(), &now) != 0 || now.st_size != seen_.st_size ||
-         !same_time(now.st_mtim, seen_.st_mtim) || !same_time(now.st_ctim, seen_.st_ctim);
+         !same_time(now.st_mtim, seen_.st_mtim);
 }
 
 bool HeldFile::replaced() const {

@@ -45,8 +45,9 @@ class HeldFile {
   /// take_fingerprint() before.
   Change look(bool always = false);
 
-  /// True if the size or a time of the file is another than when it was opened, or cannot be seen.
-  /// Whoever has found nonsense in the file then knows why. Call it before look().
+  /// True if the size of the file, or when it was written, is another than when it was opened, or
+  /// cannot be seen. Whoever has found nonsense in the file then knows why. Names, owner and mode
+  /// do not matter. Call it before look().
   bool written() const;
 
   /// True if the path leads to another file by now, or to none.

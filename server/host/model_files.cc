@@ -127,8 +127,11 @@ Result<ModelFiles> open_model(const std::string& dir) {
   // Before they are read, so that a change shows.
   SHOAL_ASSIGN_OR_RETURN(HeldFiles held, small_files(dir));
   Result<ModelFiles> model = read_model(dir, &held);
-  if (!model.ok()) return unless_changed(held, model.status());
-  return model;
+  if (model.ok()) return model;
+  // What this program cannot do, and a file that cannot be had, are no half of a file.
+  const Code code = model.status().code();
+  if (code == Code::kUnimplemented || code == Code::kUnavailable) return model.status();
+  return unless_changed(held, model.status());
 }
 
 Result<Tokenizer> load_tokenizer(const ModelFiles& model) {
