@@ -212,6 +212,13 @@ std::string no_answer(const ClientFlags& flags, const Call& call) {
     return cat("the server at ", flags.server, " is gone after ", counted(tokens, "token"),
                " of the answer: it has died, or the connection has broken (", reason, ")");
   const Result<HttpAddress> address = parse_http_address(flags.server, ServerPort::kGrpc);
+  const bool encrypted = flags.tls.any() || flags.server.starts_with("https://");
+  if (address.ok() && encrypted && takes_connections(*address))
+    return cat("what answers at ", flags.server,
+               " does not speak gRPC over TLS that is trusted here: its certificate may need "
+               "--ssl-ca-certs, it may ask for one of this client (--ssl-certfile), or this is not "
+               "its gRPC port, which is grpc= in its READY line (",
+               reason, ")");
   if (address.ok() && takes_connections(*address))
     return cat(
         "what answers at ", flags.server,
