@@ -133,11 +133,16 @@ std::string format_line(LogLevel level, std::string_view text, LogFields fields)
 std::atomic<bool> g_progress_shown = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
+/// JSON is for programs, also on a terminal.
+bool shows_progress() {
+  return g_options.format == LogFormat::kText && is_terminal(STDERR_FILENO);
+}
+
 /// What makes room for the next text. A rank does not know whether the front shows a line. But that
 /// leaves the cursor at its beginning, and otherwise there is nothing behind the cursor.
 const char* room_for_text() {
   if (g_progress_shown) return "\r\033[K";
-  return process_rank() != kFrontRank && is_terminal(STDERR_FILENO) ? "\033[K" : "";
+  return process_rank() != kFrontRank && shows_progress() ? "\033[K" : "";
 }
 
 /// The signals that end this process, and are not handled otherwise, clear the line first.
@@ -271,7 +276,7 @@ bool write_stderr(std::string_view text, int64_t wait_ms) {
 }
 
 void show_progress_line(std::string_view text) {
-  if (!is_terminal(STDERR_FILENO)) return;
+  if (!shows_progress()) return;
   Stderr& output = stderr_of_process();
   const std::lock_guard lock(output.mutex);
   if (text.empty()) {
