@@ -51,8 +51,8 @@ class Chat {
   const ClientFlags& flags_;
   const ChatServer server_;
   const std::string api_key_;
-  Interrupts interrupts_;
-  OrderedJson messages_;  // of --messages
+  std::optional<Interrupts> interrupts_;  // once nothing is read any more that may not come
+  OrderedJson messages_;                  // of --messages
   OrderedJson kwargs_;
   /// Until then a server that is not ready is waited for.
   const Deadline deadline_ = Deadline::after_s(flags_.wait_s);
@@ -64,6 +64,7 @@ Status Chat::prepare() {
   if (flags_.kwargs) {
     SHOAL_ASSIGN_OR_RETURN(kwargs_, parse_ordered_json(*flags_.kwargs, "--chat-template-kwargs"));
   }
+  interrupts_.emplace();
   return {};
 }
 
@@ -99,7 +100,7 @@ std::string Chat::body(const OrderedJson& messages) const {
 Status Chat::receive(int status, std::string_view bytes, Reply* reply) const {
   std::string text;
   SHOAL_RETURN_IF_ERROR(reply->answer.take(status, bytes, &text));
-  return flags_.json ? Status() : write_stdout(text);
+  return flags_.json ? Status() : interrupts_->print(text);
 }
 
 /// What the server's refusal means for the exit code.
@@ -111,7 +112,7 @@ int exit_code_of(int http_status) {
 void Chat::report(const Status& called, Reply* reply) {
   const ChatAnswer& answer = reply->answer;
   if (called.code() == Code::kCancelled) {
-    reply->signal = interrupts_.take();
+    reply->signal = interrupts_->take();
     reply->exit_code = 128 + (reply->signal == 0 ? SIGINT : reply->signal);
   } else if (called.code() == Code::kDeadlineExceeded) {
     reply->exit_code = fail_late(flags_, counted(answer.text().size(), "byte"));
@@ -150,7 +151,7 @@ bool Chat::waits_for_server(const ChatAnswer& answer, Status* called) {
                         (called->code() == Code::kAborted && answer.text().empty());
   const bool is_loading = called->ok() && answer.http_status() == kHttpUnavailable;
   if ((!may_come && !is_loading) || deadline_.passed()) return false;
-  pollfd stop{interrupts_.fd(), POLLIN, 0};
+  pollfd stop{interrupts_->fd(), POLLIN, 0};
   const Deadline pause = Deadline::after_ms(kAskAgainMs);
   while (!pause.passed()) {
     if (::poll(&stop, 1, pause.remaining_ms()) <= 0) continue;
@@ -162,12 +163,13 @@ bool Chat::waits_for_server(const ChatAnswer& answer, Status* called) {
 
 Status Chat::call(const OrderedJson& messages, Reply* reply) {
   if (flags_.wait_s > 0 && !is_there_) {
-    SHOAL_RETURN_IF_ERROR(wait_for_http(server_, interrupts_.fd(), deadline_));
+    SHOAL_RETURN_IF_ERROR(wait_for_http(server_, interrupts_->fd(), deadline_));
     is_there_ = true;
   }
-  return http_call(
-      server_, {"POST", kPath, api_key_, body(messages)}, interrupts_.fd(), answer_deadline(flags_),
-      [&](int status, std::string_view bytes) { return receive(status, bytes, reply); });
+  return http_call(server_, {"POST", kPath, api_key_, body(messages)}, interrupts_->fd(),
+                   answer_deadline(flags_), [&](int status, std::string_view bytes) {
+                     return receive(status, bytes, reply);
+                   });
 }
 
 /// Gets the answer to the messages, and prints it as it comes.
@@ -179,7 +181,8 @@ Reply Chat::ask(const OrderedJson& messages) {
     if (called.code() == Code::kAborted) left = called;
     if (called.code() == Code::kUnavailable && !left.ok()) called = left;
     if (waits_for_server(reply.answer, &called)) continue;
-    if (!flags_.json && !reply.answer.text().empty()) (void)write_stdout("\n");
+    if (!flags_.json && !reply.answer.text().empty())
+      end_answer_line(called.code() == Code::kCancelled);
     report(called, &reply);
     return reply;
   }
@@ -202,7 +205,7 @@ int Chat::one_answer() {
 
 int Chat::converse() {
   return Conversation(
-             messages_, interrupts_,
+             messages_, *interrupts_,
              [this](const OrderedJson& messages) {
                const Reply reply = ask(messages);
                return Turn{reply.answer.text(), reply.exit_code, reply.signal, reply.unprinted};

@@ -1,7 +1,9 @@
 #include "server/commands/conversation.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <fcntl.h>
 #include <iterator>
 #include <poll.h>
@@ -9,6 +11,7 @@
 #include <utility>
 
 #include "runtime/base/json.h"
+#include "runtime/base/log.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 
@@ -20,9 +23,15 @@ constexpr size_t kMostMessage = size_t{16} << 20;  // bytes of one line
 
 /// Where the handler of Interrupts writes.
 std::atomic<int> g_tell{-1};
-static_assert(std::atomic<int>::is_always_lock_free);
+/// A signal has been told that nobody has taken.
+std::atomic<bool> g_told{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void tell_signal(int number) {
+  if (g_told.exchange(true)) {
+    clear_progress_line();
+    ::_exit(128 + number);
+  }
   const int error = errno;
   const char byte = static_cast<char>(number);
   (void)!::write(g_tell, &byte, 1);  // a full pipe tells enough
@@ -86,11 +95,31 @@ Interrupts::~Interrupts() {
   if (!told_.valid()) return;
   for (size_t i = 0; i < std::size(kNumbers); ++i) ::sigaction(kNumbers[i], &before_[i], nullptr);
   g_tell = -1;
+  g_told = false;
 }
 
 int Interrupts::take() {
   char byte = 0;
-  return ::read(fd(), &byte, 1) == 1 ? byte : 0;
+  if (::read(fd(), &byte, 1) != 1) return 0;
+  g_told = false;
+  return byte;
+}
+
+Status Interrupts::print(std::string_view text) const {
+  // A pipe that can be written to takes as much without waiting.
+  for (; !text.empty(); text.remove_prefix(std::min<size_t>(text.size(), PIPE_BUF))) {
+    pollfd fds[] = {{STDOUT_FILENO, POLLOUT, 0}, {fd(), POLLIN, 0}};
+    while (::poll(fds, 2, -1) < 0) {
+    }
+    if (fds[1].revents != 0) return Status::error(Code::kCancelled, "a signal came");
+    SHOAL_RETURN_IF_ERROR(write_stdout(text.substr(0, PIPE_BUF)));
+  }
+  return {};
+}
+
+void end_answer_line(bool interrupted) {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  if (!interrupted || ::poll(&out, 1, 0) > 0) (void)write_stdout("\n");
 }
 
 Result<OrderedJson> read_messages(const std::optional<std::string>& file, bool may_be_empty) {

@@ -11,8 +11,9 @@
 namespace shoal {
 
 /// SIGINT and SIGTERM as a descriptor, while this object lives, of which there may be one at a
-/// time: Ctrl-C must end an answer, and not the conversation. What the program was told to ignore
-/// stays ignored. If there is no descriptor left, signals end the process as before.
+/// time: Ctrl-C must end an answer, and not the conversation. A second signal that comes before
+/// the first was taken ends the process. What the program was told to ignore stays ignored. If
+/// there is no descriptor left, signals end the process as before.
 class Interrupts {
  public:
   Interrupts();
@@ -23,6 +24,9 @@ class Interrupts {
   int fd() const { return told_.get(); }  ///< can be read once a signal has come
   /// The signal that has come, or 0.
   int take();
+  /// Writes this to stdout, whose reader may have stopped. CANCELLED: a signal came before all of
+  /// it was written; it can still be taken. Other errors are those of write_stdout().
+  Status print(std::string_view text) const;
 
  private:
   static constexpr int kNumbers[] = {SIGINT, SIGTERM};
@@ -30,6 +34,9 @@ class Interrupts {
   Fd told_, tell_;  // a pipe, of which the handler writes to the second end
   struct sigaction before_[2]{};
 };
+
+/// Ends the line of an answer on stdout. One that a signal has ended does not wait for its reader.
+void end_answer_line(bool interrupted);
 
 /// How a turn of the conversation has ended.
 struct Turn {

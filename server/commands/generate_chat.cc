@@ -86,7 +86,7 @@ class LocalChat {
     if (!id.ok()) return failed(id.error().error.status, turn);
     const Status printed = print(*sink, *id, turn);
     turn->over = !printed.ok();
-    if (printed.ok() && !turn->text.empty()) (void)write_stdout("\n");
+    if (printed.ok() && !turn->text.empty()) end_answer_line(turn->signal != 0);
     if (turn->signal != 0 || !printed.ok()) return at(Stage::kRequest, printed);
     return failed(sink->wait_end().end.status, turn);
   }
@@ -111,8 +111,12 @@ class LocalChat {
       ::eventfd_read(sink.fd(), &changes);
       ended = sink.ended_by(Deadline::after_ms(0));  // before the text, so that none is left
       const std::string text = sink.take_text();
-      turn->text += text;
-      if (Status printed = write_stdout(text); !printed.ok()) {
+      const Status printed = interrupts_.print(text);
+      if (printed.ok()) {
+        turn->text += text;
+      } else if (printed.code() == Code::kCancelled) {
+        ended = false;  // the signal is taken above
+      } else {
         loop_.cancel(id);
         return printed;
       }

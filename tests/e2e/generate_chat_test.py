@@ -1,4 +1,5 @@
 """`shoal generate --chat`: the conversation of `shoal client --chat` without a server."""
+import fcntl
 import json
 import os
 import re
@@ -104,6 +105,22 @@ class Ends(ChatCase):
             come = len(begun + out) - 1
             self.assertRegex(err.decode(),
                              rf"\Ashoal: interrupted after {come} bytes? of the answer\n\Z")
+
+    def test_a_signal_ends_it_also_if_nobody_reads_its_answer(self):
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, reader)
+        room = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) - 10
+        self.assertEqual(os.write(writer, b"." * room), room)
+        with harness.planted("0:step-40:stop"):
+            process = harness.start("generate", DEMO, "--chat", *self.ENDLESS, stdin=-1, stdout=writer)
+        os.close(writer)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        process.stdin.write(b"In the beginning\n")
+        process.stdin.flush()
+        harness.stopped_rank(process.pid)
+        process.terminate()
+        err = process.communicate()[1]
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, err)
 
     def test_no_turn_follows_once_the_ranks_are_lost(self):
         process, rank = self.stuck()
