@@ -112,6 +112,18 @@ Status bad_file(const char* flag, const std::string& path) {
                        cat(flag, ' ', path, " cannot be used: ", take_tls_error()));
 }
 
+/// error: what SSL_get_error() says. A server that has something against this client says so
+/// (FAILED_PRECONDITION), and one that has gone says nothing.
+Status tls_failure(const HttpAddress& address, int error) {
+  const int reason = ERR_GET_REASON(::ERR_peek_error());
+  if (reason == SSL_R_WRONG_VERSION_NUMBER) return no_tls(address);
+  if (error != SSL_ERROR_SSL || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+    return no_server(address, take_tls_error());
+  return Status::error(Code::kFailedPrecondition,
+                       cat("the server at ", shown_address(address),
+                           " has ended the connection: ", take_tls_error()));
+}
+
 bool is_address(const std::string& host) {
   in6_addr address{};
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
@@ -165,7 +177,8 @@ Status ClientConnection::wait(short events, Deadline deadline) {
 
 /// Waits for what OpenSSL waits for. kEnd: the connection has ended well.
 Result<ClientConnection::Wait> ClientConnection::after_tls(int result, Deadline deadline) {
-  switch (::SSL_get_error(ssl_.get(), result)) {
+  const int error = ::SSL_get_error(ssl_.get(), result);
+  switch (error) {
     case SSL_ERROR_WANT_READ:
       SHOAL_RETURN_IF_ERROR(wait(POLLIN, deadline));
       return Wait::kAgain;
@@ -175,8 +188,7 @@ Result<ClientConnection::Wait> ClientConnection::after_tls(int result, Deadline 
     case SSL_ERROR_ZERO_RETURN:
       return Wait::kEnd;
     default:
-      if (ERR_GET_REASON(::ERR_peek_error()) == SSL_R_WRONG_VERSION_NUMBER) return no_tls(address_);
-      return no_server(address_, take_tls_error());
+      return tls_failure(address_, error);
   }
 }
 

@@ -21,12 +21,12 @@ class Ports(harness.TestCase):
         server = self.serve(harness.DEMO)
         ready = server.wait_ready()
         grpc, http = ready["grpc"], ready["http"]
-        for address in (http, "https://" + grpc):
-            said = self.refused(address, "--prompt", "x")
-            self.assertIn(f"what answers at {address} does not speak gRPC: name the server's gRPC "
-                          "port", said)
-            self.assertIn("(usually --server 127.0.0.1:50051), with https:// ", said)
-            self.assertIn("if this is its HTTP port, ask it with --chat ", said)
+        said = self.refused(http, "--prompt", "x")
+        self.assertIn(f"what answers at {http} does not speak gRPC: name the server's gRPC port", said)
+        self.assertIn("(usually --server 127.0.0.1:50051), with https:// ", said)
+        self.assertIn("if this is its HTTP port, ask it with --chat ", said)
+        self.assertIn(f"what answers at https://{grpc} does not speak gRPC over TLS that is trusted",
+                      self.refused("https://" + grpc, "--prompt", "x"))
         self.assertIn(f"what answers at {http} does not encrypt: leave out https://",
                       self.refused("https://" + http, "--messages", "-"))
         self.assertIn("the answer is not HTTP/1.1", self.refused(grpc, "--messages", "-"))
