@@ -92,7 +92,8 @@ void log_cost(const TransportReport& report) {
 void log_lost(const Failure& why, const RestartCount& count) {
   log_warning(cat("starting the ranks again (",
                   count.counts ? cat(count.restarts, " of ", count.max_restarts)
-                               : "a kill from outside, which does not count",
+                               : "a kill from outside, which does not count against "
+                                 "--max-restarts",
                   "): ", explained(why.why, 900)),
               {{"event", "ranks_lost"},
                {"lost_rank", rank_of(why)},

@@ -8,7 +8,7 @@ import termios
 import threading
 
 RUN_AGAIN, LOST = b"the ranks run again", b"log lines were lost"
-FREE = b"a kill from outside, which does not count"
+FREE = b"a kill from outside, which does not count against --max-restarts"
 STEP = re.compile(rb" step \d+: \d+ decodes, (\d+) tokens of prompts")  # it has ended well
 
 
