@@ -80,8 +80,7 @@ void explain_death(const RankProcess& rank, const std::string& phase, bool out_o
   if (killed) {
     what += out_of_memory ? "; the kernel does that when memory runs out: see dmesg and the "
                             "container's memory limit"
-                          : "; somebody sent it: the kernel has killed nothing because memory ran "
-                            "out";
+                          : "; somebody sent it, and not the kernel for lack of memory";
   }
   if (rank.exit_code == CLD_EXITED && rank.exit_status == kOtherBuildExitCode) {
     // The next one would be of that build too.
