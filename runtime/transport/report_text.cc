@@ -214,7 +214,7 @@ std::string figures_text(const TransportReport& report) {
   const std::string verified = cat("verified in ", figure("%.2f", figures.seconds), " s");
   if (figures.noisy) return cat(text, ": ", verified, "; timing: this machine is too busy to tell");
   return cat(text, ": 8 KiB all-reduce ", figure("%.1f", figures.latency_us), " us, 1 MiB at ",
-             figure("%.2f", figures.bytes_per_s / 1e9), " GB/s, ", verified, " (of this moment)");
+             figure("%.2f", figures.bytes_per_s / 1e9), " GB/s, ", verified);
 }
 
 std::string to_text(const TransportReport& report, bool colour) {
