@@ -187,6 +187,10 @@ class Kubernetes(unittest.TestCase):
                 [pod] = pods_of(file)
                 [container] = pod["containers"]
                 [volume] = pod["volumes"]
+                # Pasting the remedy for a pod then changes this volume, and adds none on its path.
+                self.assertEqual(volume["name"], "dshm")
+                self.assertEqual(container["volumeMounts"],
+                                 [{"name": "dshm", "mountPath": "/dev/shm"}])
                 resources = container["resources"]
                 self.assertEqual(resources["requests"], resources["limits"])
                 room = (bytes_of(resources["limits"]["memory"])
