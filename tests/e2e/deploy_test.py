@@ -175,6 +175,21 @@ class Kubernetes(unittest.TestCase):
     def setUp(self):
         self.pods = pods_of("kubernetes.yaml")
 
+    def test_the_pods_run_the_image_that_the_dockerfile_names(self):
+        """Without a tag, or with another policy, a node asks a registry for what it has."""
+        version = re.search(r"project\(shoal VERSION (\S+)",
+                            (harness.ROOT / "CMakeLists.txt").read_text())[1]
+        image = f"shoal:{version}"
+        for file in ("kubernetes.yaml", "shm-check.yaml"):
+            [container] = pods_of(file)[0]["containers"]
+            self.assertEqual((container["image"], container["imagePullPolicy"]),
+                             (image, "IfNotPresent"), file)
+            self.assertIn(f"kind load docker-image {image}\n",
+                          (harness.ROOT / "deploy" / file).read_text())
+        build, run = (harness.ROOT / "deploy" / "Dockerfile").read_text().split("\n")[:2]
+        self.assertIn(f" -t {image} ", build)
+        self.assertIn(f" {image} ", run)
+
     def test_the_pods_are_restricted(self):
         for file in ("kubernetes.yaml", "shm-check.yaml"):
             pods = pods_of(file)
