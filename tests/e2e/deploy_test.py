@@ -186,9 +186,13 @@ class Kubernetes(unittest.TestCase):
                              (image, "IfNotPresent"), file)
             self.assertIn(f"kind load docker-image {image}\n",
                           (harness.ROOT / "deploy" / file).read_text())
-        build, run = (harness.ROOT / "deploy" / "Dockerfile").read_text().split("\n")[:2]
+        # The Dockerfile begins with the commands, which both pages have too.
+        build, run, rest = [line[2:] for line in (harness.ROOT / "deploy" / "Dockerfile")
+                            .read_text().split("\n")[:3]]
         self.assertIn(f" -t {image} ", build)
         self.assertIn(f" {image} ", run)
+        for page in ("README.md", "deploy/README.md"):
+            self.assertIn(f"\n{build}\n{run}\n{rest}\n", (harness.ROOT / page).read_text(), page)
 
     def test_the_pods_are_restricted(self):
         for file in ("kubernetes.yaml", "shm-check.yaml"):
