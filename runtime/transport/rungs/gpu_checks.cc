@@ -63,7 +63,7 @@ Status driver_refusal(const GpuFacts& facts) {
   if (insufficient && facts.driver_version.empty()) {
     return Status::error(Code::kFailedPrecondition,
                          cat("no NVIDIA driver is here; ", needs, ": ", advice,
-                             ", and give a container the GPUs (docker run --gpus all)"));
+                             ", and give a container the GPUs"));
   }
   if (insufficient) {
     return Status::error(

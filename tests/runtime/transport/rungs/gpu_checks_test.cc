@@ -99,7 +99,8 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        },
        check_devices,
        Code::kFailedPrecondition,
-       {"no NVIDIA driver is here; the CUDA module is", "CUDA 13.0", "580.65.06", "--gpus all"}},
+       {"no NVIDIA driver is here; the CUDA module is", "CUDA 13.0", "580.65.06",
+        " or newer, and give a container the GPUs"}},
       {"old driver, by its own version",
        [](GpuFacts& f) {
          f.driver_version = "535.104.05", f.cuda_driver = 0, f.devices.clear();
@@ -194,6 +195,7 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
     EXPECT_EQ(status.code(), refusal.code) << refusal.name << ": " << text;
     for (const char* said : refusal.said)
       EXPECT_NE(text.find(said), std::string::npos) << refusal.name << ": " << text;
+    EXPECT_EQ(text.find("docker"), std::string::npos) << "remedies know the container: " << text;
   }
 }
 
