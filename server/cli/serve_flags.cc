@@ -38,6 +38,21 @@ FlagParser::Setter size_in(uint64_t* target, uint64_t least, uint64_t most) {
           show(target)};
 }
 
+/// The first flags of their group.
+void add_address_flags(FlagParser& parser, ServeFlags* flags) {
+  parser.group("Server");
+  parser.add_value("--host", "ADDRESS",
+                   "Address to listen on (127.0.0.1); in a container, 0.0.0.0 lets others in",
+                   words_as_they_are(&flags->host));
+  parser.add_value("--grpc-port", "PORT", "Port of gRPC (50051); 0: a free one",
+                   whole(&flags->grpc_port, 0, 65535));
+  parser.add_value(
+      "--health-port", "PORT",
+      "Serve /health, /health/live and /metrics here too, without TLS or a key (none); "
+      "0: a free one",
+      whole(&flags->health_port, 0, 65535));
+}
+
 void add_http_flags(FlagParser& parser, HttpFlags* http) {
   parser.group("HTTP");
   parser.add_value("--port", "PORT",
@@ -110,16 +125,7 @@ void add_serve_flags(FlagParser& parser, ServeFlags* flags) {
                    "Memory of all requests from their first byte to their end (256m)",
                    size_in(&flags->request_memory, uint64_t{32} << 20, uint64_t{1} << 40));
   add_restart_flag(parser, &flags->engine);
-  parser.group("Server");
-  parser.add_value("--host", "ADDRESS", "Address to listen on (127.0.0.1)",
-                   words_as_they_are(&flags->host));
-  parser.add_value("--grpc-port", "PORT", "Port of gRPC (50051); 0: a free one",
-                   whole(&flags->grpc_port, 0, 65535));
-  parser.add_value(
-      "--health-port", "PORT",
-      "Serve /health, /health/live and /metrics here too, without TLS or a key (none); "
-      "0: a free one",
-      whole(&flags->health_port, 0, 65535));
+  add_address_flags(parser, flags);
   parser.add_value("--served-model-name", list_of("NAMES"),
                    "What clients call the model (its folder, or its name on the hub)",
                    list(&flags->served_model_names));

@@ -146,6 +146,14 @@ std::vector<std::string> served_names(const ServeFlags& flags, const std::string
   return flags.served_model_names.empty() ? std::vector{model} : flags.served_model_names;
 }
 
+void warn_if_closed(const ServeFlags& flags, const std::string& container) {
+  // A Unix socket may lie in a volume, and is a way in that was chosen.
+  if (container.empty() || !flags.http.uds.empty() || !is_loopback(flags.host)) return;
+  log_warning(cat("only processes in this container's network can reach ", flags.host,
+                  "; --host 0.0.0.0 lets others in"),
+              {{"event", "loopback_only"}, {"host", flags.host}});
+}
+
 Result<std::unique_ptr<Fronts>> Fronts::start(const ServeFlags& flags,
                                               const std::string& served_name, int ranks,
                                               Metrics& metrics) {

@@ -16,6 +16,10 @@ namespace shoal {
 /// the flags give none.
 std::vector<std::string> served_names(const ServeFlags& flags, const std::string& model);
 
+/// Warns if the server is in a container, and only what shares the container's network can reach
+/// it. container: that of HostFacts.
+void warn_if_closed(const ServeFlags& flags, const std::string& container);
+
 /// The two ways in, HTTP and gRPC. They share the queue, the intake and the keys, so that each of
 /// them sees the same server. May be called from any thread, except for shutdown().
 class Fronts {

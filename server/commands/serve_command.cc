@@ -312,6 +312,7 @@ Ending serve(ServeFlags flags, Observers& observers) {
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, &facts, tidy_of(observers)));
+  warn_if_closed(flags, facts.container);
   EnginePlan& plan = server->plan;
   ServedModel& model = *server->model;
   Metrics& metrics = *server->metrics;

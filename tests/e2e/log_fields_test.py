@@ -5,6 +5,7 @@ import re
 import signal
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import docs_test
@@ -252,6 +253,27 @@ class Keys(LogCase):
         line = self.event("secrets_refused", what="the API keys")
         self.assertIn(f" stay: {line['code']}: ", line["message"])
         self.check_lines()
+
+
+class Container(harness.TestCase):
+    def test_a_server_that_nobody_outside_reaches_says_so(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        socket = Path(folder.name) / "socket"
+        with unittest.mock.patch.dict(os.environ, KUBERNETES_SERVICE_HOST="10.96.0.1"):
+            for flags, hosts in (((), ["127.0.0.1"]), (("--host", "0.0.0.0"), []),
+                                 (("--uds", socket), [])):
+                server = self.serve(harness.DEMO, "-tp", 1, "--log-format", "json", *flags)
+                server.wait_ready()
+                server.process.terminate()
+                self.assertEqual(server.end(), 0, server.err.rest())
+                said = [line for line in map(json.loads, server.err.rest().splitlines())
+                        if line.get("event") == "loopback_only"]
+                self.assertEqual([line["host"] for line in said], hosts, flags)
+                for line in said:
+                    self.assertEqual((line["level"], line["message"]), (
+                        "WARNING", "only processes in this container's network can reach "
+                                   "127.0.0.1; --host 0.0.0.0 lets others in"))
 
 
 class Document(unittest.TestCase):
