@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "runtime/transport/report.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/flags.h"
@@ -21,12 +23,13 @@ int run_bench_model(const BenchModelFlags& flags);
 /// these; without a terminal it returns what the last message that failed would have. Call it
 /// before other threads exist, because it blocks SIGINT and SIGTERM while it runs.
 int run_client(const ClientFlags& flags);
-/// Starts a server up to a proven transport, and says in the report how that went.
-using Rehearsal = Ending (*)(ServeFlags flags, TransportReport* report);
+/// Starts a server up to a proven transport, and says in the report how that went. memory: gets the
+/// line about what the ranks would take, if it comes to that.
+using Rehearsal = Ending (*)(ServeFlags flags, TransportReport* report, std::string* memory);
 /// rehearse: how to start what serves MODEL; null: the flags name no MODEL.
 int run_doctor(const DoctorFlags& flags, Rehearsal rehearse = nullptr);
 /// The Rehearsal of run_serve: all that serve has, on free ports, and ranks that load no weights.
-Ending rehearse_serve(ServeFlags flags, TransportReport* report);
+Ending rehearse_serve(ServeFlags flags, TransportReport* report, std::string* memory);
 int run_bench_collectives(const BenchCollectivesFlags& flags);
 int run_shmtest(const ShmtestFlags& flags);
 int run_version(const VersionFlags& flags);

@@ -78,8 +78,15 @@ std::string document(const TransportReport& report, const SweepResult& swept) {
   return json_text(json) + "\n";
 }
 
-std::string text(const TransportReport& report, const SweepResult& swept) {
+/// memory: what a server's ranks would take, if there is one that would start; or empty.
+std::string text(const TransportReport& report, const SweepResult& swept,
+                 const std::string& memory) {
   std::string lines = to_text(report, wants_colour(STDOUT_FILENO));
+  if (!memory.empty()) {
+    // Below the verdict, which is one line if ranks run.
+    lines.insert(lines.find('\n') + 1,
+                 cat("shoal serve would start here, if its ports are free\n", memory, "\n"));
+  }
   for (const std::string& line : sweep_lines(swept)) lines += line + "\n";
   return lines;
 }
@@ -117,11 +124,14 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   SweepResult swept;
   if (std::exchange(place.clean_stale, false)) swept = clean_stale();
   TransportReport report;
+  std::string memory;
   const bool alone = serve.engine.model.empty();
-  const Ending ending =
-      alone ? prove(place, serve.engine.tensor_parallel_size, &report) : rehearse(serve, &report);
+  const Ending ending = alone ? prove(place, serve.engine.tensor_parallel_size, &report)
+                              : rehearse(serve, &report, &memory);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
-  const Status written = write_stdout(flags.json ? document(report, swept) : text(report, swept));
+  const std::string said =
+      flags.json ? document(report, swept) : text(report, swept, ending.ok() ? memory : "");
+  const Status written = write_stdout(said);
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return end_refused(ending, flags.json);
   return exit_code_of(report);

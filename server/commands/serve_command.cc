@@ -373,7 +373,7 @@ void end_rehearsal(int signal) {
 
 }  // namespace
 
-Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
+Ending rehearse_serve(ServeFlags flags, TransportReport* report, std::string* memory) {
   take_free_ports(&flags);
   report->world_size = flags.engine.tensor_parallel_size;
   SHOAL_ASSIGN_OR_RETURN(
@@ -383,6 +383,7 @@ Ending rehearse_serve(ServeFlags flags, TransportReport* report) {
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, ReadyFile::check(flags.ready_file)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, &report->facts, end_rehearsal));
+  *memory = server->plan.describe_memory();
   const std::optional<Failure> failure =
       EngineHost::rehearse(server->plan, flags.engine, report->facts, report);
   return failure ? Ending{failure->why, Stage::kStart, failure->fault} : Ending{};

@@ -78,6 +78,18 @@ class Model(Case):
                     self.check_same(*args, code=code)
             self.assertEqual(sorted(os.listdir(folder)), ["damaged", "without"])
 
+    def test_it_says_that_serve_would_start_and_what_it_would_take(self):
+        process = harness.start("doctor", harness.DEMO, "-tp", 2)
+        out, err = (text.decode() for text in process.communicate())
+        self.assertEqual(process.returncode, 0, err)
+        verdict, start, memory = out.splitlines()[:3]
+        self.assertTrue(verdict.startswith("OK: 2 ranks use "), out)
+        self.assertEqual(start, "shoal serve would start here, if its ports are free")
+        # All but what is available at this moment.
+        plan = memory.split(" in all, ")[0]
+        self.assertTrue(plan.startswith("memory for 2 ranks: weights "), out)
+        self.assertIn(plan, self.end_of_serve(harness.DEMO, "-tp", 2)[1])
+
     def test_a_refused_start_says_its_reason_once(self):
         for args, code in ((("/no/such/model",), harness.NO_MODEL),
                            ((harness.DEMO, "-tp", 16), harness.USAGE),
@@ -89,6 +101,7 @@ class Model(Case):
                 out, err = (text.decode() for text in process.communicate())
                 self.assertEqual(process.returncode, code, err)
                 self.assertEqual(out.count(reason), 1, out)
+                self.assertNotIn("would start", out)
                 self.assertNotIn("shoal: error", err)
                 self.assertNotIn(reason.splitlines()[-1], err)
 
