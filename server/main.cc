@@ -36,7 +36,7 @@ int run_command(const CommandLine& line) {
       const std::string text = help_text(help.family, help_style_of(STDOUT_FILENO));
       return report_failure(at(Stage::kRequest, write_stdout(text)));
     }
-    int operator()(const ServeFlags& flags) const { return run_serve(flags); }
+    int operator()(const ServeFlags& flags) const { return run_serve(flags, log_program); }
     int operator()(const GenerateFlags& flags) const { return run_generate(flags); }
     int operator()(const LogitsFlags& flags) const { return run_logits(flags); }
     int operator()(const TokenizeFlags& flags) const { return run_tokenize(flags); }

@@ -10,7 +10,11 @@ namespace shoal {
 // One function per command. Each runs the command, reports failures on stderr, and returns main's
 // exit code. They are called from the main thread, which spawns the workers and outlives them.
 
-int run_serve(const ServeFlags& flags);
+/// Logs which program this is, and the model that it serves.
+using Introduction = void (*)(const std::string& model);
+/// The Introduction of the whole program. It alone knows the commit.
+void log_program(const std::string& model);
+int run_serve(const ServeFlags& flags, Introduction introduce);
 int run_generate(const GenerateFlags& flags);
 int run_logits(const LogitsFlags& flags);
 int run_tokenize(const TokenizeFlags& flags);

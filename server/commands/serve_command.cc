@@ -274,7 +274,6 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, HostFacts* fa
   // The fronts have raised the limit of open files, and have threads.
   facts->limits = limit_facts();
   facts->pids = pids_facts({});
-  log_memory(plan);
   return server;
 }
 
@@ -305,13 +304,15 @@ Staged<std::string> finish(ModelFingerprint& weights, const ServeFlags& flags, E
   return at(Stage::kModel, std::move(text));
 }
 
-Ending serve(ServeFlags flags, Observers& observers) {
+Ending serve(ServeFlags flags, Observers& observers, Introduction introduce) {
   const Clock::time_point start = Clock::now();
   SHOAL_ASSIGN_OR_RETURN(
       HostFacts facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(const std::unique_ptr<PreparedServer> server,
                          prepare(flags, &facts, tidy_of(observers)));
+  introduce(flags.engine.model);
+  log_memory(server->plan);
   warn_if_closed(flags, facts.container);
   EnginePlan& plan = server->plan;
   ServedModel& model = *server->model;
@@ -345,14 +346,14 @@ Ending serve(ServeFlags flags, Observers& observers) {
 }
 
 /// Observers first, because no process may be started while the environment has what is theirs.
-Ending serve_observed(const ServeFlags& flags) {
+Ending serve_observed(const ServeFlags& flags, Introduction introduce) {
   Observers observers;
   if (!flags.set_elsewhere.empty())
     log_info(cat("not from the command line: ", flags.set_elsewhere));
   SHOAL_ASSIGN_OR_RETURN(observers.ready_file,
                          at(Stage::kRequest, ReadyFile::prepare(flags.ready_file)));
   observers.manager.starting(flags.engine.transport.startup_timeout_s + kModelSeconds);
-  Ending ending = serve(flags, observers);
+  Ending ending = serve(flags, observers, introduce);
   if (ending.ok()) log_info("stopped", {{"event", "stopped"}});
   return ending;
 }
@@ -389,8 +390,8 @@ Ending rehearse_serve(ServeFlags flags, TransportReport* report, std::string* me
   return failure ? Ending{failure->why, Stage::kStart, failure->fault} : Ending{};
 }
 
-int run_serve(const ServeFlags& flags) {
-  return report_failure(serve_observed(flags));
+int run_serve(const ServeFlags& flags, Introduction introduce) {
+  return report_failure(serve_observed(flags, introduce));
 }
 
 }  // namespace shoal

@@ -1,5 +1,6 @@
 #include "kernels/kernel_table.h"
 #include "runtime/base/log.h"
+#include "runtime/base/text_values.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/module_loader.h"
 #include "runtime/worker/arithmetic.h"
@@ -106,6 +107,18 @@ std::string version_json(const BuildCommit& commit, const FoundModule& found) {
 }
 
 }  // namespace
+
+void log_program(const std::string& model) {
+  const BuildCommit& commit = build_commit();
+  const bool known = *commit.date != 0;
+  const std::string of =
+      known ? cat(" (", commit.id, commit.dirty ? ", with uncommitted changes)" : ")") : "";
+  log_info(cat("shoal ", SHOAL_VERSION, of, ", model ", printable(model)),
+           {{"event", "serve"},
+            {"version", SHOAL_VERSION},
+            {"commit", known ? LogValue(commit.id) : LogValue()},
+            {"model", model}});
+}
 
 int run_version(const VersionFlags& flags) {
   set_float_environment();

@@ -167,6 +167,13 @@ class Start(LogCase):
         for line in phases:
             seconds = float(re.search(r"took (\S+) s", line["message"])[1])
             self.assertAlmostEqual(seconds, line["took_ms"] / 1e3, delta=0.0006)
+        program = self.lines()[0]
+        about = json.loads(harness.run("version", "--json").stdout)
+        self.assertEqual((program["event"], program["version"], program["commit"] or "unknown",
+                          program["model"]),
+                         ("serve", about["version"], about["commit"], str(harness.DEMO)))
+        self.assertTrue(program["message"].startswith(f"shoal {about['version']}"), program)
+        self.assertTrue(program["message"].endswith(f", model {harness.DEMO}"), program)
         [memory] = self.events("memory")
         self.assertEqual(memory["ranks"], 2)
         self.assertIn(f"({memory['kv_blocks']} blocks of 16 tokens)", memory["message"])
