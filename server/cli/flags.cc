@@ -88,8 +88,8 @@ Status check_doctor_without_model(const std::vector<Setting>& settings, DoctorFl
                            cat(name_of(one), " is about serving a model: name it too, as in ",
                                as_typed("doctor"), " MODEL ", one.flag, " ..."));
   }
-  if (!is_given(settings, "--tensor-parallel-size"))
-    flags->serve.engine.tensor_parallel_size = kDoctorRanks;
+  flags->ranks_by_default = !is_given(settings, "--tensor-parallel-size");
+  if (flags->ranks_by_default) flags->serve.engine.tensor_parallel_size = kDoctorRanks;
   return check_place_flags(flags);
 }
 

@@ -78,15 +78,19 @@ std::string document(const TransportReport& report, const SweepResult& swept) {
   return json_text(json) + "\n";
 }
 
-/// memory: what a server's ranks would take, if there is one that would start; or empty.
+/// What belongs below the verdict if ranks run. memory: the line about what a server's would take.
+std::string below_verdict(const DoctorFlags& flags, const std::string& memory) {
+  if (!flags.serve.engine.model.empty())
+    return cat("shoal serve would start here, if its ports are free\n", memory, "\n");
+  return flags.ranks_by_default ? cat(kDoctorRanks, " ranks unless -tp says otherwise\n") : "";
+}
+
+/// below: lines that come after the verdict.
 std::string text(const TransportReport& report, const SweepResult& swept,
-                 const std::string& memory) {
+                 const std::string& below) {
   std::string lines = to_text(report, wants_colour(STDOUT_FILENO));
-  if (!memory.empty()) {
-    // Below the verdict, which is one line if ranks run.
-    lines.insert(lines.find('\n') + 1,
-                 cat("shoal serve would start here, if its ports are free\n", memory, "\n"));
-  }
+  // The verdict is one line if ranks run.
+  if (!below.empty()) lines.insert(lines.find('\n') + 1, below);
   for (const std::string& line : sweep_lines(swept)) lines += line + "\n";
   return lines;
 }
@@ -129,8 +133,8 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   const Ending ending = alone ? prove(place, serve.engine.tensor_parallel_size, &report)
                               : rehearse(serve, &report, &memory);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
-  const std::string said =
-      flags.json ? document(report, swept) : text(report, swept, ending.ok() ? memory : "");
+  const std::string below = ending.ok() ? below_verdict(flags, memory) : "";
+  const std::string said = flags.json ? document(report, swept) : text(report, swept, below);
   const Status written = write_stdout(said);
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return end_refused(ending, flags.json);

@@ -114,6 +114,11 @@ class InSmallPlaces(harness.TestCase):
             with self.subTest(line=line):
                 self.assertEqual(inside(mount, doctor(*flags)).stdout.splitlines()[0], line)
 
+    def test_it_says_where_the_number_of_ranks_comes_from(self):
+        for flags, said in (((), True), (("-tp", 2), False), ((harness.DEMO,), False)):
+            out = harness.start("doctor", *flags).communicate()[0].decode()
+            self.assertEqual("\n2 ranks unless -tp says otherwise\n" in out, said, out)
+
     def test_what_fills_the_mount_is_named(self):
         fill = ("mkdir /dev/shm/cache; head -c 700000 /dev/zero > /dev/shm/cache/largest; "
                 "head -c 90000 /dev/zero > /dev/shm/small; "
