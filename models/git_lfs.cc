@@ -1,5 +1,6 @@
 #include "models/git_lfs.h"
 
+#include "models/hub.h"
 #include "runtime/base/cat.h"
 
 namespace shoal {
@@ -12,7 +13,8 @@ Status check_no_lfs_pointer(std::string_view text, std::string_view what) {
       cat(what,
           " is a Git LFS pointer and not the file itself, because the repository was cloned "
           "without Git LFS; in its directory run: git lfs install && git lfs pull; or download it "
-          "again: hf download OWNER/NAME --local-dir DIR"));
+          "again: ",
+          download_line("OWNER/NAME", "DIR")));
 }
 
 }  // namespace shoal

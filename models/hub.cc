@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string_view>
 
 #include "runtime/base/cat.h"
 
@@ -17,6 +16,13 @@ bool is_hub_word(std::string_view word) {
 }
 
 }  // namespace
+
+std::string download_line(std::string_view name, std::string_view folder,
+                          std::string_view revision) {
+  // Folders of a repository have the model in other formats, which can be as large again.
+  return cat("hf download ", name, revision.empty() ? "" : cat(" --revision ", revision),
+             " --exclude \"*/*\" --local-dir ", folder);
+}
 
 std::string how_to_get_model(const std::string& model) {
   std::string_view name = model;
@@ -33,13 +39,11 @@ std::string how_to_get_model(const std::string& model) {
       !is_hub_word(name.substr(slash + 1)))
     return "";
   const std::string_view folder = name.substr(slash + 1);
-  // Folders of a repository have the model in other formats, which can be as large again.
   return cat("; if it is the Hugging Face Hub's ", name,
              ", download it and give its folder as MODEL, with your other flags (pip install "
              "huggingface_hub has hf; a gated model needs hf auth login first):"
-             "\n  hf download ",
-             name, revision.empty() ? "" : cat(" --revision ", revision),
-             " --exclude \"*/*\" --local-dir ", folder, " && shoal serve ", folder);
+             "\n  ",
+             download_line(name, folder, revision), " && shoal serve ", folder);
 }
 
 }  // namespace shoal

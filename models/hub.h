@@ -1,7 +1,13 @@
 #pragma once
 #include <string>
+#include <string_view>
 
 namespace shoal {
+
+/// The line that downloads a model of the Hugging Face Hub, `name` (OWNER/NAME), to `folder`.
+/// Without a revision it is the newest one.
+std::string download_line(std::string_view name, std::string_view folder,
+                          std::string_view revision = {});
 
 /// For the message about a model that is not there: "; if you mean ..." and below it the line that
 /// downloads and serves it, if the name looks like one of the Hugging Face Hub (OWNER/NAME), and

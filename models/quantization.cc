@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/config_reader.h"
+#include "models/hub.h"
 #include "runtime/base/cat.h"
 
 namespace shoal {
@@ -26,7 +27,7 @@ bool is_set(const Json& object, const char* key) {
 std::string quantized_not_supported(std::string_view method) {
   return cat("a quantized checkpoint", method.empty() ? "" : cat(" (", in_quotes(method), ")"),
              " is not supported; take the one in bfloat16, float16 or float32 that it was made ",
-             "from: hf download OWNER/NAME --local-dir DIR");
+             "from: ", download_line("OWNER/NAME", "DIR"));
 }
 
 std::string quantization_method(const Json& config) {

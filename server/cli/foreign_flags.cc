@@ -31,7 +31,8 @@ constexpr std::string_view kNoAdapters = "adapters (LoRA) are not supported";
 constexpr std::string_view kNoPrefixCache = "leave it out: prompts share no KV cache";
 constexpr std::string_view kOwnTokenizer = "leave it out: MODEL's own tokenizer.json is used";
 constexpr std::string_view kDownload =
-    "nothing is downloaded: hf download ID --local-dir DIR, then name DIR as MODEL";
+    "nothing is downloaded: hf download OWNER/NAME --exclude \"*/*\" --local-dir DIR, then name "
+    "DIR as MODEL";
 constexpr std::string_view kNoDraft = "speculative decoding is not supported";
 constexpr std::string_view kNoExperts = "mixtures of experts are not supported";
 constexpr std::string_view kNoTools = "calls of tools are not read out of answers";

@@ -148,7 +148,7 @@ WALKS = {
         Step("mkdir lfs && cp $DEMO/*.json lfs && printf 'version "
              "https://git-lfs.github.com/spec/v1\\noid sha256:0\\nsize 1\\n' > "
              "lfs/model.safetensors; shoal generate lfs --prompt In", 65,
-             says="git lfs pull"),
+             says=r'git lfs pull; .* hf download OWNER/NAME --exclude "\*/\*" --local-dir DIR'),
     ],
     "operator": [
         Step("place 64m shoal doctor", says="^OK: 2 ranks use shm, the first choice"),
@@ -286,7 +286,7 @@ WALKS = {
              says='rope type "longrope" is not supported'),
         Step("mkdir awq && cp $DEMO/* awq && sed -i 's/^{/{\"quantization_config\": "
              "{\"quant_method\": \"awq\"},/' awq/config.json; shoal generate awq --prompt In", 65,
-             says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --local-dir DIR'),
+             says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --exclude'),
         Step("mkdir short && cp $DEMO/* short && truncate -s 100000 short/model.safetensors; "
              "shoal generate short --prompt In", 65),
         Step("mkdir shape && cp $DEMO/* shape && sed -i 's/\"intermediate_size\": [0-9]*/"

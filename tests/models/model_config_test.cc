@@ -173,7 +173,11 @@ TEST(ModelConfigTest, AGitLfsPointerIsNamed) {
   const auto model =
       parse_model_config("version https://git-lfs.github.com/spec/v1\n", "config.json");
   ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.status().to_string().find("Git LFS pointer"), std::string::npos);
+  const std::string said = model.status().to_string();
+  EXPECT_NE(said.find("Git LFS pointer"), std::string::npos) << said;
+  EXPECT_NE(said.find("hf download OWNER/NAME --exclude \"*/*\" --local-dir DIR"),
+            std::string::npos)
+      << said;
 }
 
 TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
@@ -187,7 +191,8 @@ TEST(ModelConfigTest, UnsupportedIsRefusedByName) {
       {R"("model_type": "llama", "quantization_config": {"quant_method": "awq"})",
        Code::kUnimplemented,
        "\"quantization_config\": a quantized checkpoint (\"awq\") is not supported; take the one in "
-       "bfloat16, float16 or float32 that it was made from: hf download OWNER/NAME --local-dir DIR"},
+       "bfloat16, float16 or float32 that it was made from: hf download OWNER/NAME --exclude "
+       "\"*/*\" --local-dir DIR"},
       {R"("model_type": "llama", "quantization_config": {"load_in_4bit": true})",
        Code::kUnimplemented,
        "\"quantization_config\": a quantized checkpoint (\"bitsandbytes\") is not supported; take"},

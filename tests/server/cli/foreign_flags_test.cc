@@ -60,8 +60,8 @@ TEST(ForeignFlagsTest, UnderscoresAndAnEqualsSignMakeNoDifference) {
             "cache is bounded in bytes of this machine's memory, for example 4g, or by "
             "--gpu-memory-utilization on GPUs");
   EXPECT_EQ(error_of({"serve", "m", "--revision", "main"}),
-            "unknown flag \"--revision\" for serve; nothing is downloaded: hf download ID "
-            "--local-dir DIR, then name DIR as MODEL");
+            "unknown flag \"--revision\" for serve; nothing is downloaded: hf download "
+            "OWNER/NAME --exclude \"*/*\" --local-dir DIR, then name DIR as MODEL");
 }
 
 TEST(ForeignFlagsTest, NoHintNamesAFlagThatTheCommandLacks) {
