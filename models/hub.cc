@@ -40,8 +40,8 @@ std::string how_to_get_model(const std::string& model) {
     return "";
   const std::string_view folder = name.substr(slash + 1);
   return cat("; if it is the Hugging Face Hub's ", name,
-             ", download it and give its folder as MODEL, with your other flags (pip install "
-             "huggingface_hub has hf; a gated model needs hf auth login first):"
+             ", download it and give its folder as MODEL, with your other flags (hf comes with "
+             "pipx install huggingface_hub; a gated model needs hf auth login first):"
              "\n  ",
              download_line(name, folder, revision), " && shoal serve ", folder);
 }

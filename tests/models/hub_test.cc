@@ -7,8 +7,8 @@ namespace {
 
 TEST(HubTest, ANameOfTheHubGetsTheLineThatDownloadsIt) {
   const std::string what =
-      ", download it and give its folder as MODEL, with your other flags (pip install "
-      "huggingface_hub has hf; a gated model needs hf auth login first):\n  ";
+      ", download it and give its folder as MODEL, with your other flags (hf comes with "
+      "pipx install huggingface_hub; a gated model needs hf auth login first):\n  ";
   EXPECT_EQ(how_to_get_model("HuggingFaceTB/SmolLM2-135M-Instruct"),
             "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct" + what +
                 "hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude \"*/*\" --local-dir "
