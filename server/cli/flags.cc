@@ -55,7 +55,10 @@ Result<CommandLine> parse_generate(Words words, LogOptions log, const Environmen
   parser.group("Input and output");
   add_generate_io_flags(parser, &flags);
   add_sampling_flags(parser, &flags.request);
-  parser.add_value("--seed", "N", "Seed (0)", seed(&flags.engine.seed));
+  parser.add_value("--seed", "N",
+                   "Seed, also of each line of --jsonl that brings none (0: the same answer every "
+                   "time; serve draws one for each request)",
+                   seed(&flags.engine.seed));
   add_log_flags(parser, &log);
   return finish(parser, words, log, flags, [&]() -> Status {
     SHOAL_RETURN_IF_ERROR(settle_transport(&flags.engine.transport));

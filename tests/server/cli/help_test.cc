@@ -256,6 +256,7 @@ TEST(HelpTest, WhatOneNeedsToCompareFiguresIsThere) {
       {{"generate", "-h"}, "e.g. 1,2,3; nothing is added"},
       {{"generate", "-h"}, "Natural log probabilities of each token and the K most likely, before"},
       {{"generate", "-h"}, "Its fields are named as the flags, with underscores, and the flags"},
+      {{"generate", "-h"}, "(0: the same answer every time; serve draws one for each request)"},
       {{"logits", "-h"}, "Row i is about the token that follows token i."},
       {{"bench", "prefill", "-h"}, "the median of 5 runs, after one that only warms up"},
       {{"bench", "decode", "-h"}, "of the turn that has the median fraction of that bandwidth"}};
