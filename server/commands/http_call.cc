@@ -24,9 +24,12 @@ bool is_host(std::string_view text) {
 
 /// What to type instead of an address that has all but a port.
 std::string with_usual_port(const HttpAddress& address, ServerPort wanted) {
+  const std::string taken =
+      wanted == ServerPort::kGrpc
+          ? cat("prompts (over gRPC; to port ", kHttpPort, " client sends chats only: --chat)")
+          : "chats (over HTTP)";
   return cat(", which has no port; type --server ", address.encrypted ? "https://" : "",
-             usual_address(address, wanted), ", where shoal serve usually takes ",
-             wanted == ServerPort::kGrpc ? "prompts (over gRPC)" : "chats (over HTTP)");
+             usual_address(address, wanted), ", where shoal serve usually takes ", taken);
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class Errors(harness.TestCase):
                 said = self.error(USAGE, "client", "--server", server, *kind)
                 self.assertIn("--server must be HOST:PORT", said)
                 self.assertIn(f"type --server localhost:{port}, where shoal serve usually", said)
+                self.assertEqual("to port 8000 client sends chats only" in said, port == 50051)
         self.assertIn("use --kv-cache-memory",
                       self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
 

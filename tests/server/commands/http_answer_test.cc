@@ -179,7 +179,8 @@ TEST(HttpAddressTest, WithoutAPortItSaysWhatToType) {
   for (const char* text : {"localhost", "http://localhost", "http://localhost/v1"}) {
     EXPECT_TRUE(said(text, ServerPort::kGrpc)
                     .ends_with(", which has no port; type --server localhost:50051, where shoal "
-                               "serve usually takes prompts (over gRPC)"))
+                               "serve usually takes prompts (over gRPC; to port 8000 client "
+                               "sends chats only: --chat)"))
         << text;
     EXPECT_TRUE(said(text, ServerPort::kHttp)
                     .ends_with(", which has no port; type --server localhost:8000, where shoal "
