@@ -29,8 +29,8 @@ struct ExitEntry {
 inline constexpr ExitEntry kExitEntries[] = {
     {0, "done"},
     {1,
-     "doctor: a slower transport would be used, or with --nccl-version nccl-shm does not fit, "
-     "shmtest: at least one condition failed, generate --keep-going: at least one line failed"},
+     "doctor: a slower transport would be used, or with --nccl-version nccl-shm does not fit; "
+     "shmtest: at least one condition failed; generate --keep-going: at least one line failed"},
     {64, "wrong flag or request"},
     {65, "model damaged or unsupported"},
     {66, "model not found"},

@@ -177,11 +177,13 @@ std::string names_of_groups(const CommandEntry& command, const HelpStyle& style)
              wrapped(names, flags.size() + kIndent, style.columns));
 }
 
-std::string exit_codes() {
+/// A line for each exit code.
+std::string exit_codes(const HelpStyle& style) {
+  constexpr size_t kLeft = 6;
   std::string codes;
   for (const ExitEntry& entry : kExitEntries)
-    codes += cat(codes.empty() ? "" : "; ", entry.code, " ", entry.meaning);
-  return codes + ".";
+    codes += row(cat(entry.code), entry.meaning, kLeft, style);
+  return codes;
 }
 
 }  // namespace
@@ -224,9 +226,7 @@ std::string help_text(const std::vector<CommandEntry>& commands, const HelpStyle
           wrapped("shoal help [COMMAND|--man|--json], shoal help --completion bash|zsh|fish",
                   kIndent, style.columns) +
           "\n";
-  const std::string codes = "Exit codes";
-  return text + heading(codes + ":", style) + " " +
-         wrapped(exit_codes(), codes.size() + kIndent, style.columns);
+  return text + heading("Exit codes:\n", style) + exit_codes(style);
 }
 
 }  // namespace shoal

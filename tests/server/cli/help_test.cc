@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/cat.h"
 #include "runtime/base/json.h"
 #include "runtime/base/text_values.h"
+#include "server/cli/exit_code.h"
 #include "server/cli/flags.h"
 #include "server/cli/help_text.h"
 
@@ -219,6 +221,14 @@ TEST(HelpTest, OfOneCommandAndOfSeveral) {
     EXPECT_EQ(commands(words)[0].examples.size(), entry.examples.size()) << entry.name;
   }
   EXPECT_EQ(commands({"logits", "m", "--help"})[0].name, "logits");
+}
+
+TEST(HelpTest, EachExitCodeHasALine) {
+  const std::string text = help_text(command_table(), {.columns = 10'000});
+  std::string codes = "\nExit codes:\n";
+  for (const ExitEntry& entry : kExitEntries)
+    codes += cat("  ", entry.code, entry.code < 10 ? "   " : "  ", entry.meaning, "\n");
+  EXPECT_TRUE(text.ends_with(codes)) << text;
 }
 
 TEST(HelpTest, HelpTakesACommand) {
