@@ -140,9 +140,9 @@ Environment shoal_environment() {
 void add_config_flag(FlagParser& parser, std::string* file) {
   parser.group("Configuration");
   parser.add_value("--config", path("FILE"),
-                   "A YAML file with flags, as max-num-seqs: 16. A variable wins over the file, "
-                   "and a flag over both; --max-num-seqs has the variable SHOAL_MAX_NUM_SEQS, and "
-                   "so has every flag except those that end in -port or -host",
+                   "A YAML file (max-num-seqs: 16). Variables (SHOAL_MAX_NUM_SEQS) win over it, "
+                   "flags over both. --host, --port, --grpc-port and --health-port have no "
+                   "variable: Kubernetes sets SHOAL_PORT itself",
                    words_as_they_are(file));
 }
 

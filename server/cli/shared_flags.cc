@@ -167,7 +167,8 @@ void add_transport_flags(FlagParser& parser, TransportFlags* transport) {
       "When shared memory does not suffice: the next transport, or exit 69 (degrade)",
       word_for(&transport->degrade_on_shm_shortage, {{"degrade", true}, {"fail", false}}));
   parser.add_value("--min-transport", one_of(both_orders(), "RUNG"),
-                   "The last transport of the order that may be used; else exit 69",
+                   "The last rung (transport of the order) that may be used; if none up to it "
+                   "works, exit 69",
                    choice(&transport->min_transport, both_orders()));
   parser.add_value("--shm-headroom", "SIZE", "Bytes of /dev/shm left free for others (256k)",
                    size(&transport->shm_headroom_bytes));
@@ -206,6 +207,24 @@ Status settle_transport(TransportFlags* flags) {
                                                    " is not in the order of --transport, ", text));
 }
 
+namespace {
+
+void add_memory_flags(FlagParser& parser, EngineFlags* engine) {
+  parser.group(kMemoryGroup);
+  parser.add_value(
+      "--kv-cache-memory", "SIZE",
+      "KV cache of all ranks, e.g. 2g (the largest of 1g, the weights and one request at its "
+      "longest, but at most a quarter of the memory available; on GPUs what "
+      "--gpu-memory-utilization leaves)",
+      size(&engine->kv_cache_memory));
+  parser.add_value(
+      "--gpu-memory-utilization", "SHARE",
+      "On GPUs: how much of the memory of each may be in use, by its ranks and by others (0.9)",
+      share(&engine->gpu_memory_utilization));
+}
+
+}  // namespace
+
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors",
                         &engine->model);
@@ -213,8 +232,9 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_value("--dtype", one_of({"auto", "float32", "float16", "bfloat16"}, "TYPE"),
                    "auto (as stored), float32, float16 or bfloat16", dtype_words(&engine->dtype));
   parser.add_value("--max-model-len", "TOKENS",
-                   "Prompt and output of one request, at most the length to which rope scaling "
-                   "stretches the context (the model's max_position_embeddings)",
+                   "Prompt and output of one request (default: the model's "
+                   "max_position_embeddings); rope scaling allows more, as far as it stretches the "
+                   "context",
                    whole(&engine->max_model_len, 2));
   parser.group(kTransportGroup);
   add_ranks_flag(parser, &engine->tensor_parallel_size,
@@ -229,15 +249,7 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
       words_as_they_are(&engine->cpu_kernels));
   add_transport_flags(parser, &engine->transport);
   add_device_flags(parser, &engine->transport.device);
-  parser.group(kMemoryGroup);
-  parser.add_value(
-      "--kv-cache-memory", "SIZE",
-      "KV cache of all ranks together, e.g. 2g (as the model asks; at most a quarter of the memory available, or on GPUs what --gpu-memory-utilization leaves)",
-      size(&engine->kv_cache_memory));
-  parser.add_value(
-      "--gpu-memory-utilization", "SHARE",
-      "On GPUs: how much of the memory of each may be in use, by its ranks and by others (0.9)",
-      share(&engine->gpu_memory_utilization));
+  add_memory_flags(parser, engine);
   parser.group(kSchedulingGroup);
   parser.add_value("--max-num-seqs", "N", "Requests in one running batch (64)",
                    whole(&engine->max_num_seqs, 1, 65536));
@@ -250,8 +262,9 @@ void add_scheduling_flags(FlagParser& parser, SchedulingFlags* scheduling) {
   parser.group(kSchedulingGroup);
   parser.add_value(
       "--decode-stretch", "X",
-      cat("How many times as long a step may take because of the prompts in it; above 1, or 0: as ",
-          "long as --max-step-ms (", scheduling->decode_stretch, ")"),
+      cat("How many times as long a step may take if it also computes prompts: at 2, running ",
+          "answers keep half of their speed; above 1, or 0: only --max-step-ms limits it (",
+          scheduling->decode_stretch, ")"),
       {[scheduling](std::string_view flag, std::string_view text) -> Status {
          SHOAL_ASSIGN_OR_RETURN(const double value, parse_number_flag(flag, text));
          if (value != 0 && !(value > 1 && value <= 1000))

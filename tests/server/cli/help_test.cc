@@ -10,6 +10,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/text_values.h"
 #include "server/cli/exit_code.h"
+#include "server/cli/flag_variables.h"
 #include "server/cli/flags.h"
 #include "server/cli/help_text.h"
 
@@ -221,6 +222,48 @@ TEST(HelpTest, OfOneCommandAndOfSeveral) {
     EXPECT_EQ(commands(words)[0].examples.size(), entry.examples.size()) << entry.name;
   }
   EXPECT_EQ(commands({"logits", "m", "--help"})[0].name, "logits");
+}
+
+/// One flag of serve, as the only one of a command.
+CommandEntry with_one_flag(const std::string& name) {
+  CommandEntry command{.name = "serve"};
+  const CommandEntry serve = command_table()[0];
+  for (const FlagGroup& group : serve.groups) {
+    for (const FlagEntry& flag : group.flags)
+      if (flag.names[0] == name) command.groups.push_back({group.heading, {flag}});
+  }
+  return command;
+}
+
+TEST(HelpTest, WhatSeemsHardIsSaidInThreeLines) {
+  const std::pair<const char*, const char*> kSaid[] = {
+      {"--max-model-len", "(default: the model's max_position_embeddings)"},
+      {"--min-transport", "The last rung (transport of the order)"},
+      {"--kv-cache-memory", "(the largest of 1g, the weights and one request at its longest, but"},
+      {"--decode-stretch", "at 2, running answers keep half of their speed"},
+      {"--config", "flags over both"}};
+  constexpr size_t kAbove = 5;  // the use, the heading, and lines without text
+  for (const auto& [name, said] : kSaid) {
+    const CommandEntry command = with_one_flag(name);
+    ASSERT_EQ(command.groups.size(), 1u) << name;
+    EXPECT_NE(command.groups[0].flags[0].help.find(said), std::string::npos) << name;
+    EXPECT_LE(lines_of(help_text(command, {.columns = 100})).size(), kAbove + 3) << name;
+  }
+}
+
+TEST(HelpTest, FlagsWithoutAVariableAreNamed) {
+  const std::string said = with_one_flag("--config").groups[0].flags[0].help;
+  const CommandEntry serve = command_table()[0];
+  int seen = 0;
+  for (const FlagGroup& group : serve.groups) {
+    for (const FlagEntry& flag : group.flags) {
+      const std::string& name = flag.names[0];
+      if (of_one_run(name) || !variable_of(name).empty()) continue;
+      EXPECT_NE(said.find(name), std::string::npos) << name;
+      ++seen;
+    }
+  }
+  EXPECT_EQ(seen, 4);
 }
 
 TEST(HelpTest, EachExitCodeHasALine) {
