@@ -40,8 +40,12 @@ class GetModel(unittest.TestCase):
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         self.assertIn("It needs network access to PyPI", listed.stdout)
         self.assertIn("\n  smollm2 ", listed.stdout)
-        self.assertTrue(listed.stdout.endswith(
-            '\nany other model: hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME\n'))
+        download = 'hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME'
+        self.assertTrue(listed.stdout.endswith(f"\nany other model: {download}\n"))
+        readme = (ROOT / "README.md").read_text()
+        for line in ("scripts/get-model smollm2 && shoal serve models/smollm2",
+                     f"{download} && shoal serve models/NAME"):
+            self.assertIn(f"\n{line}", readme)
         for words in ((), ("smollm3",)):
             refused = script("get-model", *words)
             self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
