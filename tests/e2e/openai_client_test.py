@@ -5,7 +5,9 @@ It runs with the Python of build/venv-clients, which scripts/get-clients makes.
 import asyncio
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import threading
 
@@ -73,6 +75,18 @@ class OpenAiClient(harness.TestCase):
             stream = await client.completions.create(**self.ask, stream=True)
             self.assertEqual("".join([e.choices[0].text async for e in stream]),
                              self.expected["text"])
+
+    def test_the_lines_of_the_readme(self):
+        (lines,) = re.findall(r"^```python\n(.*?)^```", (harness.ROOT / "README.md").read_text(),
+                              re.MULTILINE | re.DOTALL)
+        fields = self.serve(harness.DEMO, "--seed", 7).wait_ready()
+        self.assertIn("http://localhost:8000/", lines)
+        out = subprocess.run(
+            [sys.executable, "-c", lines.replace("localhost:8000", fields["http"])],
+            capture_output=True, text=True, env={**harness.environment(), "no_proxy": "*"})
+        self.assertEqual(out.returncode, 0, out.stderr)
+        self.assertTrue(out.stdout.startswith(self.expected["text"]), out.stdout)
+        self.stop()
 
     def test_chats(self):
         ask = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "seed": 7,
