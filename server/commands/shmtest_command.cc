@@ -12,6 +12,7 @@
 #include "server/shmtest/min_size.h"
 #include "server/shmtest/program.h"
 #include "server/shmtest/report.h"
+#include "server/shmtest/rows.h"
 #include "server/shmtest/runner.h"
 
 namespace shoal {

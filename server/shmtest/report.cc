@@ -8,10 +8,9 @@
 #include "runtime/base/json.h"
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
-#include "runtime/base/terminal.h"
 #include "runtime/base/text_values.h"
-#include "server/shmtest/init.h"
 #include "server/shmtest/min_size.h"
+#include "server/shmtest/rows.h"
 #include "server/shmtest/xml.h"
 
 namespace shoal::shmtest {
@@ -19,10 +18,6 @@ namespace {
 
 /// The layout of json_report().
 constexpr int kSchema = 2;
-
-const char* verdict(const Outcome& outcome) {
-  return outcome.skipped() ? "skip" : outcome.passed() ? "pass" : "FAIL";
-}
 
 const char* end_name(End end) {
   switch (end) {
@@ -44,44 +39,10 @@ const char* end_name(End end) {
   return "broken";
 }
 
-/// Whether the command was there, so that something could be seen of it.
-bool ran(const Outcome& outcome) {
-  return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
-}
-
-/// Whether the command was too brief for a look at what it took.
-bool unseen(const Outcome& outcome) {
-  return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
-}
-
-/// The most that was seen in /dev/shm. Between two looks there may have been more.
-std::string peak_text(const Outcome& outcome) {
-  if (outcome.skipped() || !ran(outcome)) return "-";
-  return unseen(outcome) ? "no look" : cat(">= ", human_bytes(*outcome.peak_bytes));
-}
-
-std::string end_text(const Outcome& outcome) {
-  if (outcome.end == End::kExited) return cat(outcome.exit_code);
-  if (outcome.end == End::kSignalled) return signal_name(outcome.signal);
-  return outcome.end == End::kHung ? "hang" : "-";
-}
-
 size_t count(const std::vector<Outcome>& outcomes, std::string_view wanted) {
   return static_cast<size_t>(
       std::count_if(outcomes.begin(), outcomes.end(),
                     [&](const Outcome& outcome) { return verdict(outcome) == wanted; }));
-}
-
-std::string shown_verdict(const Outcome& outcome, bool colour) {
-  const Paint paint = outcome.skipped()  ? Paint::kYellow
-                      : outcome.passed() ? Paint::kGreen
-                                         : Paint::kRed;
-  return painted(verdict(outcome), paint, colour);
-}
-
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(width, text.size() + 1), ' ');
-  return text;
 }
 
 /// What is known about a failure beyond its row in the table.
@@ -145,57 +106,6 @@ Json json_of(const Outcome& outcome) {
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += cat(text.empty() ? "" : " ", word);
-  return text;
-}
-
-/// The last line of the output that is not blank, in quotes. Most programs end with the error that
-/// they failed of.
-std::string last_line(const Outcome& outcome) {
-  std::string_view text = outcome.output_tail;
-  const size_t last = text.find_last_not_of(" \t\r\n");
-  if (last == std::string_view::npos) return "";
-  text = text.substr(0, last + 1);
-  const size_t begin = text.find_last_of('\n');
-  if (begin != std::string_view::npos) text.remove_prefix(begin + 1);
-  text.remove_prefix(text.find_first_not_of(" \t"));
-  return shown(text);
-}
-
-/// Why the row says what it says, with the end of the output, unless that followed from a SIGBUS.
-std::string row_reason(const Outcome& outcome) {
-  const std::string reason = printable(outcome.reason());
-  const bool told = reason.empty() || outcome.skipped() || outcome.sigbus().value_or(false);
-  const std::string line = told ? "" : last_line(outcome);
-  return cat(reason, line.empty() ? "" : "; last line: ", line);
-}
-
-/// The least width of the column of conditions, in which the name of every size fits.
-constexpr size_t kLeastWidth = 10;
-
-std::string table_heading(size_t width) {
-  return cat(padded("condition", width + 2), "result  seconds  exit     shm seen      reason\n");
-}
-
-std::string table_row(const Outcome& outcome, size_t width, bool colour) {
-  const std::string reason = row_reason(outcome);
-  // A colour has no width, and every verdict has 4 letters.
-  return cat(padded(outcome.condition, width + 2), shown_verdict(outcome, colour), "    ",
-             padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-             padded(peak_text(outcome), 14), reason.empty() ? "-" : reason, "\n");
-}
-
-/// What the figures of "shm seen" are worth, below a table that has some, and what "no look" means.
-std::string looks_text(const std::vector<Outcome>& outcomes) {
-  const auto interval = kSampleInterval.count();
-  const auto seen = [](const Outcome& outcome) {
-    return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
-  };
-  std::string text;
-  if (std::any_of(outcomes.begin(), outcomes.end(), seen))
-    text += cat("shm seen: sampled every ", interval, " ms; a short peak may be higher.\n");
-  if (std::any_of(outcomes.begin(), outcomes.end(), unseen))
-    text += cat("no look: it ended before the first look (", interval,
-                " ms), too soon to see what it took.\n");
   return text;
 }
 
@@ -284,20 +194,6 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name,
 }
 
 }  // namespace
-
-std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour) {
-  const std::string reason = printable(outcome.reason());
-  const std::string digits = cat(number);
-  const size_t width = of == 0 ? 2 : cat(of).size();
-  return cat("shmtest: [", std::string(width - std::min(width, digits.size()), ' '), digits,
-             of == 0 ? std::string() : cat("/", of), "] ", padded(outcome.condition, 16), " ",
-             shown_verdict(outcome, colour), "  ", with_decimals(outcome.seconds, 2), " s",
-             reason.empty() ? "" : "  ", reason, "\n");
-}
-
-std::string search_row(const Outcome& outcome, bool first, bool colour) {
-  return cat(first ? table_heading(kLeastWidth) : "", table_row(outcome, kLeastWidth, colour));
-}
 
 std::string search_report(const RunResult& run) {
   std::string text = looks_text(run.outcomes);

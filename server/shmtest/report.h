@@ -7,23 +7,13 @@
 
 namespace shoal::shmtest {
 
-// `colour`: the verdicts (pass, FAIL, skip) have colours.
-
-/// One line for stderr, printed when a condition ends. of: how many there are, 0 if that is
-/// unknown.
-std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour = false);
-
-/// The table of a search grows while it runs, so that people see every step at once, and once: the
-/// row of a step that has ended, with the table's heading above the first.
-std::string search_row(const Outcome& outcome, bool first, bool colour = false);
-
-/// What comes below these rows: what is known of the failure in the largest size that is too small,
-/// with the end of its output, and then the answer.
+/// What comes below the rows of a search (search_row()): what is known of the failure in the
+/// largest size that is too small, with the end of its output, and then the answer.
 std::string search_report(const RunResult& run);
 
 /// The report of a matrix for people: what is known of each failure, with the end of its output,
 /// and then, so that a terminal ends with it, a row for each condition with its reason.
-/// `conditions` is how many the matrix has.
+/// `conditions` is how many the matrix has. `colour`: the verdicts have colours.
 std::string table(const RunResult& run, size_t conditions, bool colour = false);
 
 /// Whether nothing was tested, although the run went to its end: every condition, or the control,

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "runtime/base/json.h"
+#include "server/shmtest/rows.h"
 #include "server/shmtest/xml.h"
 
 namespace shoal::shmtest {
