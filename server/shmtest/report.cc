@@ -196,7 +196,7 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name,
 }  // namespace
 
 std::string search_report(const RunResult& run) {
-  std::string text = looks_text(run.outcomes);
+  std::string text;
   for (const Outcome& outcome : run.outcomes) {
     // It is expected to fail in sizes that are too small, so that one of them is enough.
     const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);

@@ -15,10 +15,18 @@ bool unseen(const Outcome& outcome) {
   return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
 }
 
+/// Whether there is a figure of what it took. A SIGBUS means that pages were touched, so that a
+/// look that saw none came too early or too late.
+bool has_figure(const Outcome& outcome) {
+  const bool looked = !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
+  return looked && (*outcome.peak_bytes > 0 || !outcome.sigbus().value_or(false));
+}
+
 /// The most that was seen in /dev/shm. Between two looks there may have been more.
 std::string peak_text(const Outcome& outcome) {
-  if (outcome.skipped() || !ran(outcome)) return "-";
-  return unseen(outcome) ? "no look" : cat(">= ", human_bytes(*outcome.peak_bytes));
+  if (unseen(outcome)) return "no look";
+  if (!has_figure(outcome)) return "-";
+  return *outcome.peak_bytes == 0 ? "0 B seen" : cat(">= ", human_bytes(*outcome.peak_bytes));
 }
 
 std::string end_text(const Outcome& outcome) {
@@ -60,6 +68,19 @@ std::string row_reason(const Outcome& outcome) {
   return cat(reason, line.empty() ? "" : "; last line: ", line);
 }
 
+/// peak: the column of what was seen in /dev/shm, or nothing.
+std::string heading_with(size_t width, const char* peak) {
+  return cat(padded("condition", width + 2), "result  seconds  exit     ", peak, "reason\n");
+}
+
+std::string row_with(const Outcome& outcome, size_t width, const std::string& peak, bool colour) {
+  const std::string reason = row_reason(outcome);
+  // A colour has no width, and every verdict has 4 letters.
+  return cat(padded(outcome.condition, width + 2), shown_verdict(outcome, colour), "    ",
+             padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9), peak,
+             reason.empty() ? "-" : reason, "\n");
+}
+
 }  // namespace
 
 const char* verdict(const Outcome& outcome) {
@@ -81,28 +102,22 @@ std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool
 }
 
 std::string search_row(const Outcome& outcome, bool first, bool colour) {
-  return cat(first ? table_heading(kLeastWidth) : "", table_row(outcome, kLeastWidth, colour));
+  return cat(first ? heading_with(kLeastWidth, "") : "",
+             row_with(outcome, kLeastWidth, "", colour));
 }
 
 std::string table_heading(size_t width) {
-  return cat(padded("condition", width + 2), "result  seconds  exit     shm seen      reason\n");
+  return heading_with(width, "shm seen      ");
 }
 
 std::string table_row(const Outcome& outcome, size_t width, bool colour) {
-  const std::string reason = row_reason(outcome);
-  // A colour has no width, and every verdict has 4 letters.
-  return cat(padded(outcome.condition, width + 2), shown_verdict(outcome, colour), "    ",
-             padded(with_decimals(outcome.seconds, 2), 9), padded(end_text(outcome), 9),
-             padded(peak_text(outcome), 14), reason.empty() ? "-" : reason, "\n");
+  return row_with(outcome, width, padded(peak_text(outcome), 14), colour);
 }
 
 std::string looks_text(const std::vector<Outcome>& outcomes) {
   const auto interval = kSampleInterval.count();
-  const auto seen = [](const Outcome& outcome) {
-    return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
-  };
   std::string text;
-  if (std::any_of(outcomes.begin(), outcomes.end(), seen))
+  if (std::any_of(outcomes.begin(), outcomes.end(), has_figure))
     text += cat("shm seen: sampled every ", interval, " ms; a short peak may be higher.\n");
   if (std::any_of(outcomes.begin(), outcomes.end(), unseen))
     text += cat("no look: it ended before the first look (", interval,

@@ -20,7 +20,8 @@ bool ran(const Outcome& outcome);
 std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour = false);
 
 /// The table of a search grows while it runs, so that people see every step at once, and once: the
-/// row of a step that has ended, with the table's heading above the first.
+/// row of a step that has ended, with the table's heading above the first. It has no figure of what
+/// was seen in /dev/shm, because the size is what the search finds.
 std::string search_row(const Outcome& outcome, bool first, bool colour = false);
 
 /// The least width of the column of conditions, in which the name of every size fits.
