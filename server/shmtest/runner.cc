@@ -249,13 +249,15 @@ constexpr const char* kAllowNamespaces =
     "\n  in Docker: add --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
     "--security-opt apparmor=unconfined --security-opt systempaths=unconfined";
 
-/// The error if no condition can run, with a remedy on each line, and the one that fits first.
+/// The error if no condition can run: the cause, the remedy that fits it, if one is known, and then
+/// the others, each on a line of its own.
 Status why_forbidden(const Outcome& outcome) {
-  return Status::error(Code::kPermissionDenied, outcome.detail)
-      .because_of(Code::kUnavailable,
-                  cat("shmtest needs mount and process namespaces (--matrix host alone does not); "
-                      "one of these allows them:",
-                      outcome.used_up ? kRaiseLimits : "", kAllowNamespaces));
+  return Status::error(
+      Code::kUnavailable,
+      cat("cannot ", outcome.detail,
+          "; shmtest needs mount and process namespaces (--matrix host alone does not)",
+          outcome.used_up ? cat(":", kRaiseLimits, "\notherwise:") : "; one of these allows them:",
+          kAllowNamespaces));
 }
 
 class Matrix {

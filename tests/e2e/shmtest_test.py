@@ -367,9 +367,9 @@ class WithoutRoot(harness.TestCase):
                          (UNAVAILABLE, b""), result.stderr.decode())
         # The kernel's ENOSPC would read as a full /dev/shm.
         self.assertRegex(result.stderr.decode(), (
-            r"--matrix host alone does not\).*:\n  raise the limits: sysctl -w user\.max_user_namespaces="
-            r".*\n  run it as root\n.*\n.*\n  in Docker: add --cap-add SYS_ADMIN .*\n"
-            r"  because make a user namespace: user\.max_user_namespaces is used up\n\Z"))
+            r"^shoal: error: cannot make a user namespace: user\.max_user_namespaces is used up; .*"
+            r"--matrix host alone does not\):\n  raise the limits: sysctl -w user\.max_user_namespaces="
+            r".*\notherwise:\n  run it as root\n.*\n.*\n  in Docker: add --cap-add SYS_ADMIN .*\n\Z"))
 
 
 if __name__ == "__main__":
@@ -377,5 +377,5 @@ if __name__ == "__main__":
         refused = shmtest("--", "true")
         print(refused.stderr.decode())
         raise SystemExit(SKIPPED if refused.returncode == UNAVAILABLE
-                         and b"because" in refused.stderr else 1)
+                         and b"error: cannot " in refused.stderr else 1)
     harness.main()
