@@ -55,10 +55,6 @@ void apply_record(std::string_view key, std::string_view value, Outcome& outcome
   if (key == "sigbus") outcome.sigbus_seen = true, outcome.sigbus_process = std::string(value);
 }
 
-/// Whoever gives a server as the command reads it here that shmtest waits for its end.
-constexpr const char* kMustEnd =
-    "the command must end by itself: start the server, ask it, stop it";
-
 std::string left_reason(const Outcome& outcome) {
   uint64_t bytes = 0;
   for (const LeftFile& file : outcome.left) bytes += file.bytes;
@@ -77,7 +73,7 @@ std::string end_reason(const Outcome& outcome) {
     case End::kNotStarted:
       return cat("could not be started: ", outcome.detail);
     case End::kHung:
-      return cat("hang: killed after ", with_digits(outcome.seconds, 6), " s (--timeout)");
+      return cat("hang: killed after ", with_digits(outcome.seconds, 3), " s (--timeout)");
     case End::kSignalled:
       return cat("killed by ", signal_name(outcome.signal));
     case End::kExited:
@@ -150,12 +146,17 @@ std::string Outcome::reason() const {
   if (left_behind) add("a process of it hangs in the kernel, and was left behind");
   if (oom_kills > 0) add(cat(processes(oom_kills), " killed by the cgroup's OOM killer"));
   if (!left.empty()) add(left_reason(*this));
-  if (!orphans.empty()) {
-    add(cat(processes(orphans.size()), end == End::kHung ? " running: " : " outlived it: ",
-            orphans[0], orphans.size() > 1 ? ", ..." : ""));
+  if (!orphans.empty() && end != End::kHung) {
+    add(cat(processes(orphans.size()), " outlived it: ", process_text(orphans[0]),
+            orphans.size() > 1 ? ", ..." : ""));
   }
-  if (end == End::kHung) add(kMustEnd);
   return text;
+}
+
+std::string process_text(std::string_view process) {
+  const size_t space = std::min(process.find(' '), process.size());
+  return cat(process.substr(std::min(space + 1, process.size())), " (pid ",
+             process.substr(0, space), ")");
 }
 
 void write_fully(int fd, std::string_view text) {

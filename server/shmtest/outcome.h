@@ -74,9 +74,13 @@ struct Outcome {
   /// it is true if there is a sign of it, and unknown if not: the command died of it, exited with
   /// 128 + 7, left an orphan that died of it, or names it in its output.
   std::optional<bool> sigbus() const;
-  /// One line that says what failed, or what was skipped and why. Empty if all is well.
+  /// One line that says what failed, or what was skipped and why. Empty if all is well. What was
+  /// running at a hang is not in it.
   std::string reason() const;
 };
+
+/// "PID name" as people read it: "name (pid PID)".
+std::string process_text(std::string_view process);
 
 /// Writes the whole text. Errors are ignored, because if nobody reads there is nobody to report
 /// them to.

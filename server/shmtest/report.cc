@@ -45,16 +45,20 @@ size_t count(const std::vector<Outcome>& outcomes, std::string_view wanted) {
                     [&](const Outcome& outcome) { return verdict(outcome) == wanted; }));
 }
 
+/// Whoever gives a server as the command reads it here that shmtest waits for its end.
+constexpr const char* kMustEnd =
+    "the command must end by itself: start the server, ask it, stop it\n";
+
 /// What is known about a failure beyond its row in the table.
 std::string failure_text(const Outcome& outcome) {
   std::string text = cat(printable(outcome.reason()), "\n");
   for (const LeftFile& file : outcome.left)
     text += cat("left in /dev/shm: ", printable(file.name), ", ",
                 bytes_text(static_cast<int64_t>(file.bytes)), "\n");
-  for (const std::string& process : outcome.orphans) {
-    text +=
-        cat(outcome.end == End::kHung ? "running: " : "outlived it: ", printable(process), "\n");
-  }
+  const bool hung = outcome.end == End::kHung;
+  for (const std::string& process : outcome.orphans)
+    text += cat(hung ? "running: " : "outlived it: ", printable(process_text(process)), "\n");
+  if (hung) text += kMustEnd;
   if (outcome.output_tail.empty()) return text + "no output\n";
   text += cat("the end of its output:\n", outcome.output_tail);
   if (text.back() != '\n') text += '\n';

@@ -50,18 +50,19 @@ TEST(ShmtestReportTest, VerdictsAndReasons) {
   EXPECT_EQ(left.reason(), "left 1 name (0 B) in /dev/shm: nccl-a");
   Outcome orphans = exited(0);
   orphans.orphans = {"7 sleep"};
-  EXPECT_EQ(orphans.reason(), "1 process outlived it: 7 sleep");
+  EXPECT_EQ(orphans.reason(), "1 process outlived it: sleep (pid 7)");
   orphans.oom_kills = 2;
   EXPECT_EQ(orphans.reason(),
-            "2 processes killed by the cgroup's OOM killer; 1 process outlived it: 7 sleep");
+            "2 processes killed by the cgroup's OOM killer; 1 process outlived it: sleep (pid 7)");
   Outcome slow = exited(0);
   slow.end = End::kHung;
-  slow.seconds = 60;
+  slow.seconds = 60.001;
   slow.orphans = {"7 sleep"};
-  EXPECT_EQ(
-      slow.reason(),
-      "hang: killed after 60 s (--timeout); 1 process running: 7 sleep; the command must end by "
-      "itself: start the server, ask it, stop it");
+  EXPECT_EQ(slow.reason(), "hang: killed after 60 s (--timeout)");
+  const std::string block =
+      "--- 4k: hang: killed after 60 s (--timeout)\nrunning: sleep (pid 7)\n"
+      "the command must end by itself: start the server, ask it, stop it\n";
+  EXPECT_TRUE(table({.outcomes = {slow}}, 1).starts_with(block));
   Outcome mpi = exited(1);
   mpi.output_tail = "rank 1 exited on signal 7 (Bus error)";
   EXPECT_EQ(mpi.sigbus(), true);
