@@ -224,7 +224,8 @@ WALKS = {
         Step("shoal shmtest true", 64, says="--"),
         Step("shoal shmtest --help",
              says=r"(?s)A condition passes if .*must\s+end\s+by\s+itself: .*69 nothing was\s+tested "
-             r"\(no\s+namespaces.*may\s+refuse\s+to\s+start.*, to\s+1/32\s+of\s+it.*may\s+then\s+be\s+missed"),
+             r"\(no\s+namespaces.*may\s+refuse\s+to\s+start.*\+\s+joins\s+several\s+into\s+one.*"
+             r", to\s+1/32\s+of\s+it.*may\s+then\s+be\s+missed"),
         Step("shoal shmtest -- false", 1, says="The control"),
         Step("shoal shmtest --matrix host,1m,missing -- true", says="3 passed, 0 failed"),
         Step("shoal shmtest --matrix full-after-2s -- true", 69,
