@@ -191,7 +191,8 @@ void Tracer::receive() {
 void Tracer::end_for(pid_t caller) {
   state_ = State::kEnding;
   const std::string process = process_of(caller);
-  note_ = cat(process, " ", name_of(process), " calls ptrace itself");
+  note_ = cat("process ", process, " (", name_of(process),
+              ") calls ptrace itself, as LeakSanitizer and gdb do");
   patience_ = Deadline::after_ms(kPatienceMs);
   // This interrupts the caller too. The kernel then starts its call again, and announces it again.
   for_each_traced([](pid_t thread, char) { ::ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr); });

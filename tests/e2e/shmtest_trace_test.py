@@ -112,7 +112,7 @@ class Trace(harness.TestCase):
         for case in ("traces", "attaches"):
             with self.subTest(case):
                 entry = self.one(DEATHS, case, code=0)
-                self.assert_unknown(entry, "ended", "shmtest_deaths calls ptrace itself")
+                self.assert_unknown(entry, "ended", "(shmtest_deaths) calls ptrace itself")
 
     def test_what_was_seen_before_stays_seen(self):
         entry = self.one("sh", "-c", '"$0" child; "$0" traces; exit 3', DEATHS, code=SOME_FAILED)
@@ -129,7 +129,7 @@ class Trace(harness.TestCase):
                 self.skipTest("this compiler has no LeakSanitizer")
             entry = self.one(str(program), code=SOME_FAILED)
             self.assertIn("detected memory leaks", entry["output_tail"])
-            self.assert_unknown(entry, "ended", "leak calls ptrace itself")
+            self.assert_unknown(entry, "ended", "(leak) calls ptrace itself, as LeakSanitizer and gdb do")
 
     def test_no_trace(self):
         entry = self.one(DEATHS, "child", code=SOME_FAILED, flags=("--no-trace",))
@@ -166,7 +166,8 @@ class Trace(harness.TestCase):
         self.assertRegex(result.stdout.decode(),
                          r"exit code 1; SIGBUS killed process \d+ shmtest_deaths")
         self.assertRegex(result.stdout.decode(), r"\nA SIGBUS that leaves no sign is not seen in "
-                         r"1m: \d+ shmtest_deaths calls ptrace itself\n")
+                         r"1m: process \d+ \(shmtest_deaths\) calls ptrace itself, as LeakSanitizer "
+                         r"and gdb do\n")
 
 
 if __name__ == "__main__":

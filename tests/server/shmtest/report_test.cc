@@ -83,7 +83,7 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
     EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed process 12 a b");
   }
   Outcome ended = exited(1);
-  apply_records("trace ended\0trace_note 7 gdb calls ptrace itself\0"sv, ended);
+  apply_records("trace ended\0trace_note process 7 (gdb) calls ptrace itself\0"sv, ended);
   EXPECT_EQ(ended.sigbus(), std::nullopt);
   // The command may know what it does if it exits with 0.
   Outcome well = exited(0);
@@ -91,7 +91,7 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
   EXPECT_TRUE(well.passed());
   EXPECT_EQ(well.reason(), "SIGBUS killed process 12 a");
   const std::string text = table({.outcomes = {ended, well}}, 2);
-  EXPECT_NE(text.find("\nA SIGBUS that leaves no sign is not seen in 4k: 7 gdb calls"),
+  EXPECT_NE(text.find("\nA SIGBUS that leaves no sign is not seen in 4k: process 7 (gdb) calls"),
             std::string::npos)
       << text;
   const Json json =
