@@ -23,6 +23,17 @@ std::string entry(const Status& why) {
   return text;
 }
 
+/// What --keep-going, which only requests have, makes of such a file. unnamed: the wrong lines that
+/// the error leaves out. good: the lines that are not wrong.
+std::string instead_of_nothing(int64_t unnamed, int64_t good) {
+  std::string text = "\nnothing was run";
+  if (unnamed + good > 0) text += "; --keep-going";
+  if (unnamed > 0) text += " names all";
+  if (good > 0)
+    text += cat(unnamed > 0 ? ", and" : "", " runs the ", counted(good, "other line"));
+  return text;
+}
+
 Status with_prefix(const std::string& prefix, const Status& status) {
   std::vector<Cause> causes = status.causes();
   causes.front().what = prefix + causes.front().what;
@@ -98,10 +109,9 @@ Status wrong_lines(const std::string& source, const std::vector<RequestLine>& li
     ++named;
   }
   if (wrong == 0) return {};
-  if (named < wrong) {
-    text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
-    if (kind == LineKind::kRequest) text += "; --keep-going names all, and runs the others";
-  }
+  if (named < wrong) text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
+  if (kind == LineKind::kRequest)
+    text += instead_of_nothing(wrong - named, static_cast<int64_t>(lines.size()) - wrong);
   return Status::error(
       Code::kInvalidArgument,
       cat(source, ": ", wrong, " of ", counted(lines.size(), "line"), " are wrong:", text));

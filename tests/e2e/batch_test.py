@@ -74,9 +74,10 @@ class Generate(Batch):
         self.assertEqual((code, answers), (USAGE, []))
         lines = err.splitlines()
         self.assertRegex(lines[0], r"^shoal: error: --jsonl .*: 5 of 7 lines are wrong:$")
-        self.assertEqual(len(lines), 6, err)
+        self.assertEqual(len(lines), 7, err)
         for line, says in zip(lines[1:], self.SAYS):
             self.assertTrue(line.startswith("  " + says), err)
+        self.assertEqual(lines[-1], "nothing was run; --keep-going runs the 2 other lines")
 
     def test_many_wrong_lines_are_counted(self):
         file = self.write(*[{**GOOD, "top_p": 2}] * 50)
@@ -84,8 +85,8 @@ class Generate(Batch):
         self.assertEqual(code, USAGE)
         self.assertIn("50 of 50 lines are wrong", err)
         self.assertEqual(err.count("top_p must be"), 20)
-        self.assertTrue(err.endswith("\n  and 30 more lines; --keep-going names all, and runs the "
-                                     "others\n"), err)
+        self.assertTrue(err.endswith("\n  and 30 more lines\nnothing was run; --keep-going names all\n"),
+                        err)
         code, answers, _ = self.outcome("generate", DEMO, "--jsonl", file, "--keep-going")
         self.assertEqual((code, [answer["line"] for answer in answers]),
                          (1, list(range(1, 51))))
@@ -94,8 +95,8 @@ class Generate(Batch):
         _, _, err = self.outcome("generate", DEMO, "--jsonl", file)
         named = err.count("unknown field")
         self.assertTrue(1 < named < 20, err)
-        self.assertTrue(err.endswith(f"\n  and {50 - named} more lines; --keep-going names "
-                                     "all, and runs the others\n"), err)
+        self.assertTrue(err.endswith(f"\n  and {50 - named} more lines\nnothing was run; "
+                                     "--keep-going names all\n"), err)
 
     def test_a_prompt_beyond_the_cache_is_named_before_anything_runs(self):
         flags = ("--kv-cache-memory", "96k")

@@ -99,11 +99,21 @@ TEST(RequestLinesTest, OneErrorNamesTheWrongLines) {
             "--jsonl f line 4: is bad");
   lines.push_back(wrong(6, "is worse"));
   EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(),
-            "--jsonl f: 2 of 5 lines are wrong:\n  line 4: is bad\n  line 6: is worse");
+            "--jsonl f: 2 of 5 lines are wrong:\n  line 4: is bad\n  line 6: is worse\n"
+            "nothing was run; --keep-going runs the 3 other lines");
+  const std::vector<RequestLine> all_wrong = {lines[3], lines[4]};
+  EXPECT_TRUE(wrong_lines("--jsonl f", all_wrong, LineKind::kRequest)
+                  .plain_text()
+                  .ends_with("\n  line 6: is worse\nnothing was run"));
+  const std::vector<RequestLine> one_good = {lines[2], lines[3], lines[4]};
+  EXPECT_TRUE(wrong_lines("--jsonl f", one_good, LineKind::kRequest)
+                  .plain_text()
+                  .ends_with("\nnothing was run; --keep-going runs the 1 other line"));
   for (int64_t number = 7; number < 26; ++number) lines.push_back(wrong(number, "is bad"));
   EXPECT_TRUE(wrong_lines("--jsonl f", lines, LineKind::kRequest)
                   .plain_text()
-                  .ends_with("and 1 more line; --keep-going names all, and runs the others"));
+                  .ends_with("\n  and 1 more line\nnothing was run; --keep-going names all, and "
+                             "runs the 3 other lines"));
   // logits has no such flag.
   EXPECT_TRUE(
       wrong_lines("--jsonl f", lines, LineKind::kPrompt).plain_text().ends_with("and 1 more line"));
