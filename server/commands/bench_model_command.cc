@@ -208,27 +208,33 @@ std::string pace_text(const DecodeTurn& turn, const std::vector<DecodeTurn>& tur
   return cat(four_digits(1e3 * turn.seconds), " ms a token", spread.empty() ? "" : "; ", spread);
 }
 
-/// All of decode's text below its head. A single turn has no median and no range.
+/// What stands behind the fraction. A single turn has no median and no range.
+std::string range_text(const std::vector<DecodeTurn>& turns) {
+  constexpr int kUsefulTurns = 8;
+  if (turns.size() < 2) {
+    return cat(" (1 turn of ", counted(turns[0].tokens, "token"), ": no range; --tokens ",
+               kUsefulTurns * kTokensOfTurn, " has ", kUsefulTurns, ")");
+  }
+  const auto [least, most] = std::minmax_element(turns.begin(), turns.end());
+  return cat(" (", with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3),
+             " in ", counted(turns.size(), "turn"), " of at most ", kTokensOfTurn,
+             " tokens)\n  all figures but the ranges are of the turn that has the median fraction");
+}
+
+/// All of decode's text below its head.
 std::string decode_text(const DecodeTurn& turn, const std::vector<DecodeTurn>& turns,
                         uint64_t cache) {
-  const auto [least, most] = std::minmax_element(turns.begin(), turns.end());
   const std::string caches =
       fit_in_caches(static_cast<uint64_t>(turn.weight_bytes), cache)
           ? cat("  the weights fit into the processor's caches (",
                 bytes_text(static_cast<int64_t>(cache)),
                 "), so this is not the speed of memory, and the fraction can exceed 1\n")
           : "";
-  const std::string range =
-      turns.size() < 2
-          ? ""
-          : cat(" (", with_decimals(least->fraction(), 3), " to ",
-                with_decimals(most->fraction(), 3), " in ", counted(turns.size(), "turn"),
-                " of at most ", kTokensOfTurn,
-                " tokens)\n  all figures but the ranges are of the turn that has the median fraction");
   return cat("  a token reads the weights, ", bytes_text(turn.weight_bytes), ": read at ",
              metric_text(turn.bytes_per_s(), "B/s"), ", where this machine reads ",
              metric_text(turn.machine.bytes_per_s, "B/s"), " (", turn.machine.loop.name(), ")\n",
-             caches, "  fraction ", with_decimals(turn.fraction(), 3), range, "\n");
+             caches, "  fraction of that bandwidth ", with_decimals(turn.fraction(), 3),
+             range_text(turns), "\n");
 }
 
 /// All figures but the spread are those of one turn. Medians of each figure would contradict each
