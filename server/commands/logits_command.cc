@@ -199,7 +199,8 @@ Ending compute_one(const LogitsFlags& flags, const std::vector<int32_t>& ids, Np
   SHOAL_RETURN_IF_ERROR(run.compute(ids, out));
   say_done("logits",
            cat("wrote float32 [", ids.size(), ", ", run.vocab(),
-               "]: row i is about the token after token i; Python reads it with numpy.load(\"",
+               "]: raw logits; row i predicts the token after token i; Python reads it with "
+               "numpy.load(\"",
                json_escape(flags.out), "\")"));
   return {};
 }

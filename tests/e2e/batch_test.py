@@ -284,8 +284,8 @@ class Logits(Batch):
         self.assertEqual((written, process.returncode), (b"", 0), says)
         self.assertTrue(out.read_bytes() == expected)
         # It says what it has written, and in Python how to read it.
-        found = re.fullmatch(r"shoal logits: wrote float32 (\[\d+, \d+\]): row i is about the token "
-                             r"after token i; Python reads it with numpy\.load\((\".*\")\)\n", says.decode())
+        found = re.fullmatch(r"shoal logits: wrote float32 (\[\d+, \d+\]): raw logits; row i predicts the "
+                             r"token after token i; Python reads it with numpy\.load\((\".*\")\)\n", says.decode())
         self.assertIsNotNone(found, says)
         matrix = np.load(json.loads(found[2]))
         self.assertEqual((matrix.dtype, list(matrix.shape)), (np.float32, json.loads(found[1])))

@@ -262,7 +262,7 @@ WALKS = {
         Step("shoal generate $DEMO --prompt-ids 1,2,3 --max-tokens 4 --json", says='"token_ids"'),
         Step("shoal logits $DEMO --prompt-ids 1,2,3 --out one.npy && "
              "shoal logits $DEMO -tp 3 --prompt-ids 1,2,3 --out three.npy && "
-             "cmp one.npy three.npy", says=r'float32 \[3, \d+\]: row i .*numpy.load\("one.npy"\)'),
+             "cmp one.npy three.npy", says=r'float32 \[3, \d+\]: raw logits; row i .*numpy.load\("one.npy"\)'),
         Step("shoal logits $DEMO --prompt 'In the beginning' --out text.npy && printf '{\"id\": 7, "
              "\"prompt\": \"In the beginning\"}\\n{\"prompt_ids\": [1, 2]}\\n' | "
              "shoal logits $DEMO --jsonl - --out-dir all && cmp text.npy all/1.npy", says='"id":7'),
