@@ -34,8 +34,8 @@ std::string instead_of(const std::string& name, const std::vector<std::string>& 
                        LineKind kind) {
   // The field of OpenAI's API.
   if (name == "messages")
-    return "a line has a prompt, and shoal render makes one of chat messages; shoal generate "
-           "--messages FILE and shoal client --chat answer a chat";
+    return "a line has a prompt; this makes one of chat messages: echo '{\"prompt_ids\":['$(shoal "
+           "render MODEL --messages FILE --ids)']}'";
   if (const std::string nearest = nearest_word(name, known); !nearest.empty())
     return cat("did you mean \"", nearest, "\"?");
   return kind == LineKind::kPrompt ? "the fields are id, prompt and prompt_ids"

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -129,6 +130,18 @@ class Generate(Batch):
             self.assertEqual(answer["error"]["code"], "INVALID_ARGUMENT")
         self.assertEqual(answers[4]["error"]["field"], "temperature")
         self.assertNotIn("field", answers[1]["error"])
+
+    def test_the_line_that_makes_a_prompt_of_messages_works(self):
+        messages = self.folder / "messages.json"
+        messages.write_text('[{"role": "user", "content": "Hello"}]')
+        _, _, err = self.outcome("generate", DEMO, "--jsonl", self.write({"messages": []}))
+        line = re.search(r"this makes one of chat messages: (echo .*)", err)[1]
+        for name, value in (("shoal", " ".join([*harness.EMULATOR, harness.SHOAL])), ("MODEL", DEMO),
+                            ("FILE", messages)):
+            line = line.replace(name, str(value), 1)
+        made = json.loads(subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout)
+        ids = harness.run("render", DEMO, "--messages", messages, "--ids").stdout
+        self.assertEqual(made, {"prompt_ids": [int(one) for one in ids.split(b",")]})
 
     def test_the_readme_shows_an_error_as_it_is(self):
         line = re.search(r'`(\{"id":"a","line":3,"error":.*\}\})`',

@@ -272,7 +272,7 @@ WALKS = {
         Step("printf '{\"id\": \"a\", \"prompt\": \"In\", \"max_tokens\": 4}\\n{\"id\": \"b\", "
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
-             says=r"(?s)2 of 3 lines.*did you mean.*shoal generate --messages FILE"),
+             says=r"(?s)2 of 3 lines.*did you mean.*shoal render MODEL --messages FILE --ids"),
         Step("echo nonsense | shoal generate $DEMO --jsonl -", 64,
              says=r"line 1: byte .*; a line must be a JSON object such as"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,

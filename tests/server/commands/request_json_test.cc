@@ -68,8 +68,8 @@ TEST(RequestJsonTest, BadLinesAreExplained) {
        "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
       {R"({"prompt":"a","n":2})", "unknown field \"n\"; fields are the flags' names"},
       {R"({"messages":[{"role":"user","content":"a"}]})",
-       "unknown field \"messages\"; a line has a prompt, and shoal render makes one of chat "
-       "messages; shoal generate --messages FILE and shoal client --chat answer a chat"},
+       "unknown field \"messages\"; a line has a prompt; this makes one of chat messages: echo "
+       "'{\"prompt_ids\":['$(shoal render MODEL --messages FILE --ids)']}'"},
       {R"({"prompt":"a","max_tokens":1,"prompt":"b"})", "\"prompt\" stands twice"},
       {R"({"prompt":1})", "INVALID_ARGUMENT: \"prompt\" must be a string"},
       {R"({"prompt_ids":"1,2"})", "\"prompt_ids\" must be an array of token ids"},
