@@ -154,8 +154,9 @@ Staged<int> generate_chat(GenerateFlags flags) {
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(0));
   std::vector<RequestLine> turns(1);
   turns[0].request = flags.request;
-  if (const std::string sampling = sampling_of_model(model.generation, turns); !sampling.empty())
-    say_aside("generate", sampling);
+  const std::string sampling =
+      sampling_of_model(model.generation, turns, flags.engine.seed.value_or(0));
+  if (!sampling.empty()) say_aside("generate", sampling);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
       scheduling_of(flags.scheduling));

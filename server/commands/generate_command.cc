@@ -310,7 +310,8 @@ Staged<int> generate(GenerateFlags flags) {
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   const ServedModel model =
       make_served_model(files, std::move(tokenizer), plan, flags.engine.seed.value_or(0));
-  const std::string sampling = sampling_of_model(model.generation, requests);
+  const std::string sampling =
+      sampling_of_model(model.generation, requests, flags.engine.seed.value_or(0));
   resolve_requests(model, plan.model.limits, &requests);
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, why_none_runs(flags, requests)));
   const bool all_wrong = std::all_of(requests.begin(), requests.end(),
@@ -320,7 +321,8 @@ Staged<int> generate(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
-  if (!sampling.empty()) say_aside("generate", sampling);
+  // Whoever compares the answers of a batch needs it in a pipe too.
+  if (!sampling.empty()) (flags.jsonl ? say_done : say_aside)("generate", sampling);
   return run_requests(flags, model, plan.model.limits, std::move(requests), *host);
 }
 

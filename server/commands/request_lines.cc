@@ -70,7 +70,7 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
 }
 
 std::string sampling_of_model(const GenerationConfig& model,
-                              const std::vector<RequestLine>& lines) {
+                              const std::vector<RequestLine>& lines, uint64_t seed) {
   const auto samples = [&](const RequestLine& line) {
     return line.wrong.ok() && line.request.temperature.value_or(model.temperature.value_or(1)) > 0;
   };
@@ -88,7 +88,10 @@ std::string sampling_of_model(const GenerationConfig& model,
   add("repetition penalty", model.repetition_penalty, &GenerationRequest::repetition_penalty,
       false);
   if (text.empty()) return "";
-  return cat("sampling from generation_config.json: ", text,
+  const bool seeded = std::any_of(lines.begin(), lines.end(), [&](const RequestLine& line) {
+    return samples(line) && !line.request.seed;
+  });
+  return cat("sampling from generation_config.json: ", text, seeded ? cat("; seed ", seed) : "",
              std::any_of(lines.begin(), lines.end(), samples)
                  ? "; --temperature 0 takes the most likely token"
                  : "");

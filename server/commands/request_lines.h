@@ -27,10 +27,11 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
                                                     LineKind kind);
 
 /// What the good lines leave to the model's file, and so to chance, for people who compare runs:
-/// "sampling from generation_config.json: temperature 0.7, top-p 0.95; --temperature 0 takes the
-/// most likely token". Empty if they set all that the file sets. It reads the requests as they were
-/// written.
-std::string sampling_of_model(const GenerationConfig& model, const std::vector<RequestLine>& lines);
+/// "sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0; --temperature 0
+/// takes the most likely token". Empty if they set all that the file sets. It reads the requests as
+/// they were written. seed: that of lines which have none of their own.
+std::string sampling_of_model(const GenerationConfig& model, const std::vector<RequestLine>& lines,
+                              uint64_t seed);
 
 /// The same error with the name of the input, such as "--jsonl FILE", in front.
 Status in_source(const std::string& source, const Status& status);

@@ -16,6 +16,8 @@ import harness
 from harness import DEMO, USAGE
 
 TINY = harness.ORACLE / "llama-nine-heads"
+SAMPLING = ("shoal generate: sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0; "
+            "--temperature 0 takes the most likely token\n")
 GOOD = {"prompt": "In the beginning", "max_tokens": 3, "temperature": 0}
 
 
@@ -53,7 +55,9 @@ class Generate(Batch):
         file = self.write(*lines, {"prompt_ids": [9], "max_tokens": 1})
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", file)
         self.assertEqual(code, 0, err)
-        self.check_summary(err, requests="7 requests", tokens=16)
+        said, done = err.splitlines(keepends=True)
+        self.assertEqual(said, SAMPLING)
+        self.check_summary(done, requests="7 requests", tokens=16)
         self.assertEqual([answer.get("id") for answer in answers], [*ids, None])
         self.assertEqual(["id" in answer for answer in answers], [True] * 5 + [False] * 2)
         self.assertEqual([answer["prompt_token_ids"] for answer in answers],
@@ -61,7 +65,8 @@ class Generate(Batch):
         self.assertEqual(list(answers[0])[0], "id")
 
     BAD = ['{"id":"open",', {"id": "typo", **GOOD, "max_token": 2}, {"id": [1], **GOOD},
-           {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000}]
+           {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000,
+                                                             "temperature": 0}]
     SAYS = ["line 2: byte ", 'line 3: unknown field "max_token"; did you mean "max_tokens"?',
             'line 5: "id" must be a string, a number or a boolean', "line 6: temperature must be",
             "line 7: the prompt has more than"]
@@ -101,7 +106,7 @@ class Generate(Batch):
 
     def test_a_prompt_beyond_the_cache_is_named_before_anything_runs(self):
         flags = ("--kv-cache-memory", "96k")
-        file = self.write(GOOD, {"id": "big", "prompt_ids": [1] * 200, "max_tokens": 1})
+        file = self.write(GOOD, {"id": "big", "prompt_ids": [1] * 200, "max_tokens": 1, "temperature": 0})
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, *flags)
         self.assertEqual((code, answers), (USAGE, []), err)
         self.assertIn("line 2: ", err)
@@ -242,7 +247,8 @@ class Ended(Batch):
         out, err = self.process.communicate()
         self.assertEqual(self.process.returncode, 128 + signal.SIGTERM)
         self.check(out, "CANCELLED", "SIGTERM ended the batch before the answer")
-        done, error = err.decode().splitlines(keepends=True)
+        said, done, error = err.decode().splitlines(keepends=True)
+        self.assertEqual(said, SAMPLING)
         self.check_summary(done, requests="22 requests (2 failed)", tokens=40)
         self.assertEqual(error, "shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
                                 "answer\n")

@@ -239,11 +239,11 @@ class OnATerminal(harness.TestCase):
 
     def test_generate_says_what_it_takes_from_the_file_of_the_model(self):
         words = ("generate", harness.DEMO, "--prompt-ids", 1, "--max-tokens", 1)
-        says = ("sampling from generation_config.json: temperature 0.7, top-p 0.95; --temperature 0 "
-                "takes the most likely token\n")
+        says = ("sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0; "
+                "--temperature 0 takes the most likely token\n")
         self.assertIn(f"shoal generate: {says}", self.shown(*words))
         self.assertNotIn("sampling from", self.shown(*words, "--temperature", 0))
-        # A pipe gets it as a line of the log only.
+        # A pipe gets it as a line of the log only, if it is not about a batch (batch_test.py).
         self.assertEqual(harness.run(*words).stderr, b"")
         err = harness.start(*words, "--log-level", "info").communicate()[1].decode()
         self.assertRegex(err, rf"INFO front \[\d+\] {re.escape(says)}")

@@ -62,11 +62,13 @@ TEST(RequestLinesTest, WhatIsLeftToTheFileOfTheModelIsSaid) {
     for (const char* each : fields)
       lines.push_back(
           {.request = parse_request_json(cat(R"({"prompt":"x")", each, "}"), {}).value()});
-    return sampling_of_model(model, lines);
+    return sampling_of_model(model, lines, 7);
   };
   const std::string from = "sampling from generation_config.json: ";
-  const std::string instead = "; --temperature 0 takes the most likely token";
+  const std::string greedy = "; --temperature 0 takes the most likely token";
+  const std::string instead = "; seed 7" + greedy;
   EXPECT_EQ(text({""}), from + "temperature 0.7, top-p 0.95" + instead);
+  EXPECT_EQ(text({R"(,"seed":3)"}), from + "temperature 0.7, top-p 0.95" + greedy);
   EXPECT_EQ(text({R"(,"temperature":1)"}), from + "top-p 0.95" + instead);
   EXPECT_EQ(text({R"(,"temperature":1,"top_p":1)"}), "");
   EXPECT_EQ(text({R"(,"temperature":0)"}), "");  // the most likely token, whatever top-p is
