@@ -41,14 +41,15 @@ void add_report_flags(FlagParser& parser, ShmtestFlags* flags) {
 void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
   flags->matrix = shmtest::parse_matrix("basic").value();
   parser.group("Matrix");
-  parser.add_value("--matrix", "NAMES",
-                   "Conditions of --list, e.g. 4k,128m,no-*,1m+no-cma: * stands for any letters, and "
-                   "+ joins several into one; basic or all (basic)",
-                   [=](std::string_view, std::string_view text) -> Status {
-                     SHOAL_ASSIGN_OR_RETURN(flags->matrix, shmtest::parse_matrix(text));
-                     flags->matrix_given = true;
-                     return {};
-                   });
+  parser.add_value(
+      "--matrix", "NAMES",
+      "Conditions of --list, e.g. 4k,128m,no-*,1m+no-cma: * stands for any letters, and "
+      "+ joins several into one; basic or all (basic)",
+      [=](std::string_view, std::string_view text) -> Status {
+        SHOAL_ASSIGN_OR_RETURN(flags->matrix, shmtest::parse_matrix(text));
+        flags->matrix_given = true;
+        return {};
+      });
   parser.add_switch("--min-size",
                     cat("Find the smallest /dev/shm that is enough, by bisection, to 1/",
                         shmtest::kSearchParts, " of it"),

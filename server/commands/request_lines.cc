@@ -29,8 +29,7 @@ std::string instead_of_nothing(int64_t unnamed, int64_t good) {
   std::string text = "\nnothing was run";
   if (unnamed + good > 0) text += "; --keep-going";
   if (unnamed > 0) text += " names all";
-  if (good > 0)
-    text += cat(unnamed > 0 ? ", and" : "", " runs the ", counted(good, "other line"));
+  if (good > 0) text += cat(unnamed > 0 ? ", and" : "", " runs the ", counted(good, "other line"));
   return text;
 }
 
@@ -69,8 +68,8 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
   return lines;
 }
 
-std::string sampling_of_model(const GenerationConfig& model,
-                              const std::vector<RequestLine>& lines, uint64_t seed) {
+std::string sampling_of_model(const GenerationConfig& model, const std::vector<RequestLine>& lines,
+                              uint64_t seed) {
   const auto samples = [&](const RequestLine& line) {
     return line.wrong.ok() && line.request.temperature.value_or(model.temperature.value_or(1)) > 0;
   };

@@ -61,9 +61,8 @@ Status driver_refusal(const GpuFacts& facts) {
                              words, "; ", needs, ": ", advice, " on the machine itself"));
   }
   if (insufficient && facts.driver_version.empty()) {
-    return Status::error(Code::kFailedPrecondition,
-                         cat("no NVIDIA driver is here; ", needs, ": ", advice,
-                             ", and give a container the GPUs"));
+    return Status::error(Code::kFailedPrecondition, cat("no NVIDIA driver is here; ", needs, ": ",
+                                                        advice, ", and give a container the GPUs"));
   }
   if (insufficient) {
     return Status::error(
