@@ -23,7 +23,8 @@ class HeldLoop {
              [this](const StepPlan& plan) -> Result<StepOutcome> {
                if (!held_.exchange(true)) gate_.pass();
                if (!failure.ok()) return failure;
-               for (const SequenceStep& step : plan.sequences) in_steps.insert(step.id);
+               for (const SequenceStep& step : plan.sequences)
+                 if (in_steps.insert(step.id).second) seats.push_back(step.id);
                return Script{}(plan);
              },
              {.queue = queue}) {}
@@ -50,9 +51,22 @@ class HeldLoop {
  public:
   Status failure;               // of the first step
   std::set<uint64_t> in_steps;  // read it once the requests have ended
+  std::vector<uint64_t> seats;  // the same in the order of their first steps
   uint64_t last_id = 0;
   InferenceLoop loop;
 };
+
+TEST(InferenceLoopAdmission, SeatsGoRoundByTheClientsThatFrontsName) {
+  HeldLoop held({});
+  std::vector<std::shared_ptr<CollectingSink>> sinks{held.submit("a")};
+  held.wait_for_first_step();
+  for (const char* client : {"a", "a", "b"}) sinks.push_back(held.submit(client));
+  const uint64_t of_b = held.last_id;
+  held.open();
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->wait().end.status.ok());
+  ASSERT_EQ(held.seats.size(), sinks.size());
+  EXPECT_NE(held.seats.back(), of_b) << "b came last, and needs not wait for all that a has queued";
+}
 
 TEST(InferenceLoopAdmission, ARequestThatWaitsTooLongCostsNoStep) {
   const MovedClock clock;
