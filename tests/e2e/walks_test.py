@@ -236,7 +236,7 @@ WALKS = {
              "shoal shmtest --matrix host,1m -- true", says="2 passed", one_thread=True),
         Step("unshare -r sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; "
              "exec setpriv --bounding-set=-sys_admin shoal shmtest -- true'", 69,
-             says=r"(?s)user\.max_user_namespaces is used up.*SYS_ADMIN"),
+             says=r"(?s)user\.max_user_namespaces is used up.*SYS_ADMIN", one_thread=True),
         Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'",
              says="nothing shows that it works at all; add the control, --matrix host"),
         Step("shoal shmtest --matrix 1m --json -- python3 -c 'import multiprocessing, os, signal\n"
