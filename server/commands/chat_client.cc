@@ -100,7 +100,8 @@ std::string Chat::body(const OrderedJson& messages) const {
 Status Chat::receive(int status, std::string_view bytes, Reply* reply) const {
   std::string text;
   SHOAL_RETURN_IF_ERROR(reply->answer.take(status, bytes, &text));
-  return flags_.json ? Status() : interrupts_->print(text);
+  std::string printed;  // the answer counts also if nobody reads it
+  return flags_.json ? Status() : interrupts_->print(text, &printed);
 }
 
 /// What the server's refusal means for the exit code.

@@ -1,6 +1,5 @@
 #include "server/commands/conversation.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
@@ -105,14 +104,17 @@ int Interrupts::take() {
   return byte;
 }
 
-Status Interrupts::print(std::string_view text) const {
-  // A pipe that can be written to takes as much without waiting.
-  for (; !text.empty(); text.remove_prefix(std::min<size_t>(text.size(), PIPE_BUF))) {
+Status Interrupts::print(std::string_view text, std::string* printed) const {
+  while (!text.empty()) {
     pollfd fds[] = {{STDOUT_FILENO, POLLOUT, 0}, {fd(), POLLIN, 0}};
     while (::poll(fds, 2, -1) < 0) {
     }
     if (fds[1].revents != 0) return Status::error(Code::kCancelled, "a signal came");
-    SHOAL_RETURN_IF_ERROR(write_stdout(text.substr(0, PIPE_BUF)));
+    // A pipe that can be written to takes as much without waiting.
+    const std::string_view part = text.substr(0, PIPE_BUF);
+    SHOAL_RETURN_IF_ERROR(write_stdout(part));
+    *printed += part;
+    text.remove_prefix(part.size());
   }
   return {};
 }

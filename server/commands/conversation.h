@@ -24,9 +24,10 @@ class Interrupts {
   int fd() const { return told_.get(); }  ///< can be read once a signal has come
   /// The signal that has come, or 0.
   int take();
-  /// Writes this to stdout, whose reader may have stopped. CANCELLED: a signal came before all of
-  /// it was written; it can still be taken. Other errors are those of write_stdout().
-  Status print(std::string_view text) const;
+  /// Writes this to stdout, whose reader may have stopped, and adds what it has written to
+  /// *printed. CANCELLED: a signal came before all of it was written; it can still be taken. Other
+  /// errors are those of write_stdout().
+  Status print(std::string_view text, std::string* printed) const;
 
  private:
   static constexpr int kNumbers[] = {SIGINT, SIGTERM};

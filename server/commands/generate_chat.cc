@@ -111,12 +111,10 @@ class LocalChat {
       ::eventfd_read(sink.fd(), &changes);
       ended = sink.ended_by(Deadline::after_ms(0));  // before the text, so that none is left
       const std::string text = sink.take_text();
-      const Status printed = interrupts_.print(text);
-      if (printed.ok()) {
-        turn->text += text;
-      } else if (printed.code() == Code::kCancelled) {
+      const Status printed = interrupts_.print(text, &turn->text);
+      if (printed.code() == Code::kCancelled) {
         ended = false;  // the signal is taken above
-      } else {
+      } else if (!printed.ok()) {
         loop_.cancel(id);
         return printed;
       }
