@@ -112,16 +112,16 @@ Status bad_file(const char* flag, const std::string& path) {
                        cat(flag, ' ', path, " cannot be used: ", take_tls_error()));
 }
 
-/// error: what SSL_get_error() says. A server that has something against this client says so
-/// (FAILED_PRECONDITION), and one that has gone says nothing.
+/// error: what SSL_get_error() says. If one side has something against the other, it says so
+/// (FAILED_PRECONDITION). A server that has gone says nothing.
 Status tls_failure(const HttpAddress& address, int error) {
   const int reason = ERR_GET_REASON(::ERR_peek_error());
   if (reason == SSL_R_WRONG_VERSION_NUMBER) return no_tls(address);
   if (error != SSL_ERROR_SSL || reason == SSL_R_UNEXPECTED_EOF_WHILE_READING)
     return no_server(address, take_tls_error());
-  return Status::error(Code::kFailedPrecondition,
-                       cat("the server at ", shown_address(address),
-                           " has ended the connection: ", take_tls_error()));
+  return Status::error(
+      Code::kFailedPrecondition,
+      cat("TLS with the server at ", shown_address(address), " failed: ", take_tls_error()));
 }
 
 bool is_address(const std::string& host) {
