@@ -111,7 +111,7 @@ TEST(NcclBugReport, TextForPeople) {
 /// What stands below the bugs of this version; empty: nothing does.
 std::string advice(int version) {
   const std::string text = to_text(version, nccl_bug_notices(version, {}));
-  const size_t at = text.find(" is the first version ");
+  const size_t at = text.find(", it is the first with ");
   return at == std::string::npos ? "" : text.substr(text.rfind('\n', at) + 1);
 }
 
@@ -119,12 +119,12 @@ TEST(NcclBugReport, TheVersionToMoveToIsThatOfTheWholeTable) {
   // It has no bug that 2.29.2 does not have too.
   EXPECT_EQ(
       advice(22902),
-      "  2.31.2 is the first version with the repairs of all bugs above that have one, and none of "
-      "the bugs that came after 2.29.2\n");
+      "  move to 2.31.2: of the versions with the repairs of all bugs above that have one, it is the "
+      "first with none of the bugs that came after 2.29.2\n");
   EXPECT_EQ(
       advice(22809),
-      "  2.31.2 is the first version with the repairs of all bugs above that have one, and only "
-      "these of the bugs that came after 2.28.9:\n"
+      "  move to 2.31.2: of the versions with the repairs of all bugs above that have one, it is the "
+      "first with only these of the bugs that came after 2.28.9:\n"
       "      from 2.29.2 on: init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast "
       "memory\", where 2.28 did without it, if the switches have no slot left (many "
       "communicators) or are not set up\n"
@@ -145,7 +145,7 @@ TEST(NcclBugReport, TheAdviceHoldsForTheWholeTable) {
     const int good = nccl_version_to_move_to(version);
     EXPECT_EQ(advice(version).empty(), good == version) << version;
     if (good == version) continue;
-    EXPECT_EQ(advice(version).find(cat("  ", nccl_version_text(good), " is the first ")), 0U);
+    EXPECT_EQ(advice(version).find(cat("  move to ", nccl_version_text(good), ": ")), 0U);
     for (const NcclBug* bug : nccl_bugs_of(good)) {
       EXPECT_EQ(bug->first_good, 0) << bug->what;
       EXPECT_EQ(advice(version).find(bug->what) != std::string::npos, !bug->has(version));
