@@ -126,9 +126,11 @@ void add_serve_flags(FlagParser& parser, ServeFlags* flags) {
                    size_in(&flags->request_memory, uint64_t{32} << 20, uint64_t{1} << 40));
   add_restart_flag(parser, &flags->engine);
   add_address_flags(parser, flags);
-  parser.add_value("--served-model-name", list_of("NAMES"),
-                   "What clients call the model (its folder, or its name on the hub)",
-                   list(&flags->served_model_names));
+  parser.add_value(
+      "--served-model-name", list_of("NAMES"),
+      "What clients call the model, with commas between several names (its folder, or its name on "
+      "the hub)",
+      list(&flags->served_model_names));
   parser.add_value("--chat-template", path("FILE"), "The chat template (the model's own)",
                    words_as_they_are(&flags->chat_template));
   parser.add_switch("--trust-message-tokens",

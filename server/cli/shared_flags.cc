@@ -213,9 +213,9 @@ void add_memory_flags(FlagParser& parser, EngineFlags* engine) {
   parser.group(kMemoryGroup);
   parser.add_value(
       "--kv-cache-memory", "SIZE",
-      "KV cache of all ranks, e.g. 2g (the largest of 1g, the weights and one request at its "
-      "longest, but at most a quarter of the memory available; on GPUs what "
-      "--gpu-memory-utilization leaves)",
+      "KV cache of all ranks, e.g. 2g (the largest of 1g, the weights and one longest request; at "
+      "most a quarter of free memory and what --max-num-seqs can use; on GPUs what the next flag "
+      "leaves)",
       size(&engine->kv_cache_memory));
   parser.add_value(
       "--gpu-memory-utilization", "SHARE",

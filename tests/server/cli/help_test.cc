@@ -239,7 +239,7 @@ TEST(HelpTest, WhatSeemsHardIsSaidInThreeLines) {
   const std::pair<const char*, const char*> kSaid[] = {
       {"--max-model-len", "(default: the model's max_position_embeddings)"},
       {"--min-transport", "The last rung (transport of the order)"},
-      {"--kv-cache-memory", "(the largest of 1g, the weights and one request at its longest, but"},
+      {"--kv-cache-memory", "(the largest of 1g, the weights and one longest request; at most a"},
       {"--decode-stretch", "at 2, running answers keep half of their speed"},
       {"--config", "flags over both"}};
   constexpr size_t kAbove = 5;  // the use, the heading, and lines without text
