@@ -167,7 +167,7 @@ class Start(LogCase):
         for line in phases:
             seconds = float(re.search(r"took (\S+) s", line["message"])[1])
             self.assertAlmostEqual(seconds, line["took_ms"] / 1e3, delta=0.0006)
-        program = self.lines()[0]
+        [program] = self.events("serve")
         about = json.loads(harness.run("version", "--json").stdout)
         self.assertEqual((program["event"], program["version"], program["commit"] or "unknown",
                           program["model"]),
