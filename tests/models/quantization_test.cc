@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRemedy =
     " is not supported; take the one in bfloat16, float16 or float32 that it was made from: hf "
-    "download OWNER/NAME --local-dir DIR";
+    "download OWNER/NAME --exclude \"*/*\" --local-dir DIR";
 
 std::string method_of(const std::string& config) {
   const Result<Json> parsed = parse_json(config, "config");
