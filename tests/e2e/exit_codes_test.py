@@ -300,10 +300,14 @@ class ExitCodes(harness.TestCase):
                 self.assertIn(command, harness.run(command, "--help").stdout.decode())
 
     def test_a_reader_that_leaves_is_no_crash(self):
-        process = harness.start("generate", harness.DEMO, "--prompt", "In the beginning",
-                                "--max-tokens", 300, "--ignore-eos")
+        # The rank stands still in the answer, so that it cannot be over before the reader leaves.
+        with harness.planted("0:step-20:stop"):
+            process = harness.start("generate", harness.DEMO, "--prompt", "In the beginning",
+                                    "--max-tokens", 300, "--ignore-eos", "--step-timeout", 3600)
         process.stdout.read(1)
+        rank = harness.stopped_rank(process.pid)
         process.stdout.close()
+        os.kill(rank, signal.SIGCONT)
         self.assertEqual(process.wait(), -signal.SIGPIPE, "as every program ends")
         self.assertEqual(process.communicate()[1], b"")
 
