@@ -204,7 +204,8 @@ def kill_and_wait(victims: list[int], number: int = signal.SIGKILL):
     """Ends processes and waits for that, but leaves them to their parent."""
     for victim in victims:
         os.kill(victim, number)
-        os.kill(victim, signal.SIGCONT)  # it may be stopped
+        with contextlib.suppress(ProcessLookupError):  # its front may have reaped it
+            os.kill(victim, signal.SIGCONT)  # it may be stopped
     wait_until(lambda: all(map(is_dead, victims)), "dead processes")
 
 
