@@ -9,6 +9,7 @@
 #include "runtime/base/terminal.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/transport/needs/process_budget.h"
+#include "runtime/transport/remedy.h"
 #include "runtime/transport/report_text.h"
 #include "server/host/device_choice.h"
 #include "server/host/start_log.h"
@@ -231,8 +232,10 @@ void lower_kv_blocks(int32_t blocks, EnginePlan* plan) {
 Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const EngineFlags& flags,
                                                        HostFacts facts, ProgressStyle progress,
                                                        std::function<void(int)> on_loading) {
-  if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts))
+  if (std::optional<Failure> refused = why_not(plan, flags.transport.device, facts)) {
+    log_remedies(remedies_of_failure(facts, plan.world_size, refused->why));
     return *std::move(refused);
+  }
   SupervisorOptions options = supervisor_options(plan, flags, facts.gpu);
   const std::vector<GpuName> gpus = options.group.start.gpus;
   options.group.start.work = encode(plan.model);

@@ -21,6 +21,13 @@ LogValue rank_of(const Failure& why) {
   return why.rank != kFrontRank ? LogValue(why.rank) : LogValue();
 }
 
+/// " (docker): TITLE: COMMAND". YAML is left out, because one line of it would be of no use.
+std::string in_one_line(const Remedy& remedy) {
+  const std::string text = cat(" (", remedy.kind, "): ", remedy.title);
+  if (remedy.kind == "kubernetes") return text;
+  return cat(text, ": ", remedy.text.substr(0, remedy.text.find('\n')));
+}
+
 }  // namespace
 
 void log_phase(Phase phase, double seconds, const std::string& rung) {
@@ -75,10 +82,7 @@ void log_cost(const TransportReport& report) {
   if (report.verdict() == Verdict::kAsGood) {
     text += " Nothing needs to be done.";
   } else if (first != nullptr) {
-    text +=
-        cat(" What would make ", report.first(), " work here (", first->kind, "): ", first->title);
-    if (first->kind != "kubernetes")
-      text += cat(": ", first->text.substr(0, first->text.find('\n')));
+    text += cat(" What would make ", report.first(), " work here", in_one_line(*first));
   }
   log_line(report.degraded() ? LogLevel::kWarning : LogLevel::kInfo, text,
            {{"event", "transport_cost"},
@@ -87,6 +91,12 @@ void log_cost(const TransportReport& report) {
             {"verdict", verdict_name(report.verdict())},
             {"degraded", report.degraded()},
             {"remedy", first != nullptr ? LogValue(first->title) : LogValue()}});
+}
+
+void log_remedies(const std::vector<Remedy>& remedies) {
+  for (const Remedy& remedy : remedies)
+    log_warning(cat("remedy", in_one_line(remedy)),
+                {{"event", "start_remedy"}, {"remedy", remedy.title}});
 }
 
 void log_lost(const Failure& why, const RestartCount& count) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "runtime/base/failure.h"
 #include "runtime/supervisor/supervisor.h"
@@ -22,6 +23,8 @@ void log_verified(const TransportReport& report);
 /// YAML is only named, because one line of it would be of no use. Nothing if it is the first
 /// choice.
 void log_cost(const TransportReport& report);
+/// What the user can change after a start that has failed. The error that follows is its reason.
+void log_remedies(const std::vector<Remedy>& remedies);
 
 void log_lost(const Failure& why, const RestartCount& count);
 /// They cannot be started again yet; the next try is in `seconds`.

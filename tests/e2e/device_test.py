@@ -129,6 +129,23 @@ class NoDevices(harness.TestCase):
         reason = said[-1].split("shoal: error: ")[1].splitlines()[-1]
         self.assertEqual([text.count(reason) for text in said], [1] * 3, said)
 
+    @unittest.skipUnless(NO_DRIVER_HERE, "no driver, as in a container without GPUs")
+    def test_a_server_logs_the_remedy_of_doctor(self):
+        flags = ("--device", "cuda", "--cuda-module", EMULATED_MODULE, "-tp", 2)
+        with unittest.mock.patch.dict(os.environ, KUBERNETES_SERVICE_HOST="10.96.0.1",
+                                      EMULATED_GPU_FAIL="cudaGetDeviceCount:35"):
+            out, err = harness.start("doctor", *flags, "--json").communicate(timeout=5 * harness.GUARD)
+            titles = [remedy["title"] for remedy in json.loads(out)["remedies"]]
+            self.assertEqual(len(titles), 1, err)
+            for command in (("serve", harness.DEMO, "--port", 0, "--grpc-port", 0),
+                            ("generate", harness.DEMO, "--prompt", "In")):
+                process = harness.start(*command, *flags, "--log-format", "json")
+                err = process.communicate(timeout=5 * harness.GUARD)[1]
+                self.assertEqual(process.returncode, harness.UNAVAILABLE, err)
+                lines = [json.loads(line) for line in err.splitlines()]
+                said = [line["remedy"] for line in lines if line.get("event") == "start_remedy"]
+                self.assertEqual((said, lines[-1]["event"]), (titles, "error"), err)
+
     @unittest.skipUnless(REAL_MODULE.exists() and NO_DRIVER_HERE, "the real module, and no driver")
     def test_the_real_module_without_a_driver(self):
         report = self.assert_impossible(["no NVIDIA driver is here; the CUDA module ", "580.65.06"],
