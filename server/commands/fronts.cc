@@ -48,20 +48,14 @@ std::string shown_piece(std::string text) {
   return text;
 }
 
-LogValue method_name(HttpMethod method) {
-  switch (method) {
-    case HttpMethod::kGet:
-      return "GET";
-    case HttpMethod::kHead:
-      return "HEAD";
-    case HttpMethod::kPost:
-      return "POST";
-    case HttpMethod::kOptions:
-      return "OPTIONS";
-    case HttpMethod::kOther:
-      break;
-  }
-  return {};
+/// A method as it was sent. Clients may make up any, so that only a name that looks like a method
+/// stands in the log.
+LogValue shown_method(const std::string& method) {
+  constexpr size_t kMost = 16;
+  const bool named = !method.empty() && method.size() <= kMost &&
+                     std::all_of(method.begin(), method.end(),
+                                 [](char letter) { return letter >= 'A' && letter <= 'Z'; });
+  return named ? LogValue(method) : LogValue();
 }
 
 /// One line for each request, without any of its text except an unknown path. Probes come every few
@@ -78,7 +72,7 @@ void log_call(const CallRecord& call) {
           summary.prompt_tokens, " + ", summary.output_tokens, " tokens, ", call.bytes, " bytes, ",
           milliseconds(call.seconds), " ms", id.empty() ? "" : cat(", request ", id)),
       {{"event", "http_request"},
-       {"method", method_name(call.method)},
+       {"method", shown_method(call.method)},
        {"route", route_name(call.route)},
        {"path", path.empty() ? LogValue() : path},
        {"status", call.status == 0 ? LogValue() : call.status},

@@ -127,7 +127,7 @@ bool AsioSession::parse(bool* again) {
 void AsioSession::head_complete() {
   head_ = reader_->head(client_);
   begun_ = RunningClock::now();
-  record_ = {.method = head_.method};
+  record_ = {.method = head_.method_name};
   keep_alive_ = reader_->keep_alive() && !stopping_ && !over_limit_;
   if (!reader_->framing_is_clear())
     return refuse({400, "the only transfer coding that is taken is one \"chunked\", in HTTP/1.1",

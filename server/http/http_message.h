@@ -21,9 +21,8 @@ struct HttpRequestHead {
   std::string host, origin, authorization, content_type, content_encoding;
   /// x-envoy-expected-rq-timeout-ms: how long the proxy waits for the answer; 0: not known.
   int64_t timeout_ms = 0;
-  std::string request_id;        ///< x-request-id
-  std::string preflight_method;  ///< access-control-request-method
-  std::string preflight_headers;
+  std::string request_id;         ///< x-request-id
+  std::string preflight_headers;  ///< access-control-request-headers
 };
 
 /// The head of an answer, and its body unless it is a stream.

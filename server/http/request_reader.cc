@@ -51,6 +51,7 @@ HttpRequestHead read_head(const Parser::value_type& message, const std::string& 
   }
   HttpRequestHead head;
   head.method = method_of(message.method());
+  head.method_name = text_of(message.method_string());
   head.path = target.substr(0, target.find_first_of("?#"));
   head.http_1_0 = message.version() < 11;
   head.client = client;

@@ -21,9 +21,9 @@ struct SessionLimits {
 /// What one call came to, for the log and the metrics.
 struct CallRecord {
   HttpRoute route = HttpRoute::kUnknown;
-  HttpMethod method = HttpMethod::kOther;
-  std::string path = {};  ///< as the client sent it, without the query, if it has no route
-  int status = 0;         ///< 0: the client left before there was an answer
+  std::string method = {};  ///< as the client sent it
+  std::string path = {};    ///< as the client sent it, without the query, if it has no route
+  int status = 0;           ///< 0: the client left before there was an answer
   double seconds = 0;
   size_t bytes = 0;  ///< of the answer
   CallSummary summary = {};

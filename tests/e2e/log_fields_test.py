@@ -122,6 +122,9 @@ class Requests(LogCase):
         self.assertEqual(self.event("http_request", request_id="refused")["path"], None)
         self.assertEqual(call(self.server, "GET", "/" + 200 * "x" + "?secret").status, 404)
         self.event("http_request", path="/" + 127 * "x" + "...")
+        for method, said in (("DELETE", "DELETE"), (16 * "P", 16 * "P"), (17 * "P", None), ("put", None)):
+            self.assertEqual(call(self.server, method, f"/{method}").status, 404)
+            self.assertEqual(self.event("http_request", path=f"/{method}")["method"], said)
         self.check_lines()
 
     def test_grpc(self):
