@@ -75,7 +75,9 @@ std::string needs_text(const TransportReport& report) {
     for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
     for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
   }
-  return text;
+  if (text.empty()) return "";
+  return cat("these bytes are for Shoal's ranks; --nccl-version V has those of NCCL in another ",
+             "engine:\n", text);
 }
 
 /// False if the start has ended before a rung was looked at, for example because there is no

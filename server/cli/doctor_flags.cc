@@ -52,7 +52,8 @@ void add_report_flags(FlagParser& parser, DoctorFlags* flags) {
                     &flags->needs);
   parser.add_value(
       "--nccl-version", "V",
-      "Only print what NCCL V (2.27.7, or 2.27) would need here for -tp ranks; needs no GPU",
+      "Only print what NCCL V (2.27.7, or 2.27) would need here for -tp ranks, Shoal's or another "
+      "engine's; needs no GPU",
       [flags](std::string_view flag, std::string_view text) -> Status {
         const Result<NcclVersion> version = parse_nccl_version(text);
         if (!version.ok())

@@ -139,6 +139,8 @@ TEST(TransportReport, OnlyNeedsOfWhatWasLookedAtAreForPeople) {
       if (text.find(cat(" need of ", rung, ": ")) != std::string::npos) shown += rung + " ";
     }
     EXPECT_EQ(text.find("needs of "), std::string::npos) << "a line that counts the others";
+    const size_t whose = text.find("these bytes are for Shoal's ranks; --nccl-version V has those");
+    EXPECT_EQ(whose != std::string::npos, !shown.empty()) << text;
     return shown;
   };
   EXPECT_EQ(needs_of(over("shm")), "*shm ");
