@@ -3,6 +3,7 @@ import json
 import re
 import statistics
 
+import docs_test
 import harness
 
 
@@ -110,6 +111,14 @@ class BenchDecode(harness.TestCase):
         self.assertIsNotNone(found, text)
         median, least, most = map(float, found.groups()[:3])
         self.assertTrue(least <= median <= most, text)
+
+    def test_the_document_lists_every_field(self):
+        rows = docs_test.table(docs_test.document("docs/json.md"), "bench fields")
+        for bench in ("decode", "prefill"):
+            report = json.loads(harness.run("bench", bench, harness.DEMO, "--tokens", 8, "--json").stdout)
+            listed = [name for names, of, _ in rows if of in (bench, "both")
+                      for name in re.findall(r"`(\w+)`", names)]
+            self.assertEqual(sorted(listed), sorted(report), bench)
 
     def test_one_token_is_no_tokens(self):
         text = harness.run("bench", "prefill", harness.DEMO, "--tokens", 1).stdout.decode()
