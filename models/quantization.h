@@ -8,8 +8,8 @@ namespace shoal {
 
 // Quantised checkpoints are not supported. This finds out what they are, for the message.
 
-/// Why one is refused, and what to download instead. `method` is its name of the quantisation;
-/// empty: it has none.
+/// The message that says why a quantised checkpoint is refused, and what to download instead.
+/// `method` is the quantisation that the checkpoint names; empty: it names none.
 std::string quantized_not_supported(std::string_view method);
 
 /// The method of a quantization_config of config.json; empty if it names none.

@@ -57,7 +57,8 @@ class MappedFile {
   const std::byte* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   const std::shared_ptr<HeldFile>& held() const { return held_; }
-  /// Of a file that was opened here.
+  /// Reads the list of tensors in the file's header. Call it only on the result of open(), because
+  /// the result of map() has no held file to read from.
   Result<std::vector<TensorEntry>> header() const {
     SHOAL_ASSIGN_OR_RETURN(const std::string first, held_->head(kSafetensorsLengthBytes));
     SHOAL_ASSIGN_OR_RETURN(const std::string head, held_->head(safetensors_head_bytes(first)));

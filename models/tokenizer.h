@@ -16,8 +16,9 @@ namespace shoal {
 
 /// When an encoding may stop early.
 struct EncodeBounds {
-  /// More ids than this are of no use: the result may then hold only the first of them, which are
-  /// more than this many.
+  /// The caller has no use for a text of more ids than this. Encoding such a text may stop early.
+  /// The result then holds only its first ids, but at least one more than max_ids, so that the
+  /// caller sees that there are too many.
   size_t max_ids = std::numeric_limits<size_t>::max();
   /// Nobody waits for the result any more once this is true; null: somebody always does.
   const std::atomic<bool>* given_up = nullptr;

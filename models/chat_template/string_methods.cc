@@ -205,8 +205,9 @@ bool is_letter_or_number(char32_t c) {
   return is_letter(c) || is_numeric(c);
 }
 
-/// isupper and islower: true if the text has at least one letter of the wanted case and no letter
-/// of the other case.
+/// The methods isupper (Wanted is upper case, Other is lower case) and islower (the reverse). The
+/// result is true if at least one letter has the case Wanted and no letter has the case Other.
+/// Characters without a case do not count.
 template <bool (*Wanted)(char32_t), bool (*Other)(char32_t)>
 Value has_one_case(Run& run, std::string_view name, const Value& self, const Arguments& arguments) {
   const Signature given(run, name, arguments, "");

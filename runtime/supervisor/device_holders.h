@@ -16,7 +16,7 @@ namespace shoal {
 /// device, this class does nothing. Not thread-safe.
 class DeviceHolders {
  public:
-  /// What every rank of the group is sent.
+  /// start: what every rank of the group is sent.
   explicit DeviceHolders(const RankStart& start)
       : on_devices_(start.device == DeviceKind::kCuda),
         ranks_per_gpu_(start.ranks_per_gpu),
@@ -24,13 +24,15 @@ class DeviceHolders {
 
   /// Records that a group that has run is lost. processes: those of the group, by rank.
   void lost(std::vector<pid_t> processes) { lost_ = std::move(processes); }
-  /// StartControl::on_left_behind.
+  /// Records that the process of this rank hangs in the kernel and could not be ended. It is meant
+  /// for StartControl::on_left_behind.
   void left_behind(int rank, pid_t process);
 
   bool any() const { return !left_behind_.empty(); }
 
-  /// Reaps the processes that have ended since. Nullopt: all have. Otherwise ABORTED, as a
-  /// shortage, names one that has not, with its state and its device.
+  /// Reaps those of the processes left behind that have ended by now. Nullopt: all of them have
+  /// ended. Otherwise a Failure (ABORTED, Fault::kShortage) names one that is still there, with its
+  /// state and its device.
   std::optional<Failure> held();
 
   /// Says of a lost rank, if its process has ended, which one it was and which device it had:

@@ -58,7 +58,8 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
   return first;
 }
 
-/// We have ended its core file, and the kernel then keeps our signal instead of the first one.
+/// True if writing the rank's core file took so long that we killed the rank (end_dumps). The
+/// kernel then reports our SIGKILL and not the signal of the fault.
 bool cut_short(const RankProcess& rank) {
   return rank.dumps && (!rank.reaped || rank.exit_status == SIGKILL);
 }

@@ -145,8 +145,8 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   return std::nullopt;
 }
 
-/// Reports the refusals before `end` that have not been, each with the rung that was tried next.
-/// taken: the one that is proven; empty: none is.
+/// Reports each refusal before number `end` that was not reported yet, with the rung that was tried
+/// next. taken: the rung that is proven now; empty: no rung is.
 void Ladder::say_refused(size_t end, const std::string& taken) {
   for (const auto& refusals = report_.refusals; options_.on_refused && said_ < end; ++said_) {
     const Refusal& refusal = refusals[said_];
@@ -156,8 +156,8 @@ void Ladder::say_refused(size_t end, const std::string& taken) {
   }
 }
 
-/// Reports the refusals from `first` on of a start that has failed. If they are why, no rung was
-/// tried behind the last one.
+/// Reports the refusals of a start that has failed, from number `first` on. If the start failed
+/// because no rung is left, the last refusal is left out, because no rung was tried after it.
 void Ladder::say_refused_in_vain(const Failure& failure, size_t first) {
   const size_t last = of_ladder(failure) ? 1 : 0;
   say_refused(std::max(report_.refusals.size(), first + last) - last, "");

@@ -26,8 +26,10 @@ Status all_reasons(std::span<const Refusal> refusals, const Failure& last);
 /// The first of these rungs of which neither facts nor settings say that it does not work here;
 /// empty: there is none. Nothing is tried.
 std::string first_that_may_work(const std::vector<std::string>& rungs, const RungContext& context);
-/// If the ranks do not fit the memory limit even without a transport: that, and what each transport
-/// of the report would take besides. Otherwise empty.
+/// Tells whether the memory limit is too low for the ranks even without a transport. If it is, the
+/// first entry has the need of the ranks alone. Each other entry has the need of one transport of
+/// the report in host memory, which comes on top of that. Empty: the ranks fit, or only a try can
+/// tell.
 std::vector<Shortage> shortages_of_all(const TransportReport& report, const HostFacts& facts,
                                        const BudgetOptions& budget);
 /// "shm, memfd"

@@ -11,9 +11,10 @@ constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
 
-/// How much silence for want of a processor is left out, in times of what a phase may take. It is
-/// at most half of the whole start too. So a start whose ranks get no processor ends, and there is
-/// time to try another transport.
+/// While ranks get no processor, their silence is not counted. This is the most time that is
+/// forgiven in one start, as a multiple of the time that a phase may take. It is also at most half
+/// of the time for the whole start. So a start whose ranks never get a processor ends early enough
+/// to try another transport.
 constexpr double kMostForgiven = 9;
 
 /// A rank that sleeps now and then is hardly ever found running, and one that runs has used some of

@@ -6,8 +6,8 @@
 
 namespace shoal {
 
-/// If the memory cgroup leaves twice a need and this much besides, the reservation is made without
-/// a trial.
+/// If the memory cgroup has room for twice the need plus this many bytes, the memory is reserved
+/// without a trial.
 inline constexpr int64_t kSafeDistanceBytes = int64_t{64} << 20;
 
 /// True if the cgroup limit is so close that reserving might trigger the OOM killer. The arithmetic

@@ -56,7 +56,8 @@ struct TransportReport {
   std::vector<Refusal> refusals;   ///< in the order they happened
   std::vector<ShmNeed> needs;      ///< of every rung in the order
   std::vector<NcclUse> nccl;       ///< of NCCL's rungs in the order
-  /// Of /dev/shm, left free for others. nullopt: the start ended before that was decided.
+  /// How many bytes of /dev/shm stay free for other programs. nullopt: the start ended before this
+  /// number was decided.
   std::optional<int64_t> headroom_bytes;
   SelfTestFigures self_test;  ///< of rank 0; 0 if there was none
   std::string allowed_by;     ///< the setting of the policy that takes a slower rung, or empty

@@ -34,7 +34,8 @@ class Admission {
     std::optional<RefusedRequest> refused;
     std::vector<uint64_t> evict;  ///< if not refused: the caller ends these with evicted()
   };
-  /// Whether a request that the scheduler would take may wait. bytes: kept of it.
+  /// Whether a request that the scheduler would take may wait. bytes: the memory that it holds
+  /// while it waits.
   Verdict decide(const EngineRequest& request, const RequestOrigin& origin, int64_t bytes);
   /// Records a request that was not refused and that the scheduler has.
   void add(uint64_t id, const RequestOrigin& origin, int64_t prompt_tokens, int64_t bytes);

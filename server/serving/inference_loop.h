@@ -118,7 +118,7 @@ class InferenceLoop {
   RequestCounts counts() const { return figures_->counts(); }
   /// Seconds since a step ended well, or since the loop began if none has.
   double seconds_since_progress() const;
-  int64_t queued_bytes() const;  ///< kept of the requests that wait for their first step
+  int64_t queued_bytes() const;  ///< memory held by requests that wait for their first step
 
   /// Whether a step has ended well.
   enum class Awaited {
