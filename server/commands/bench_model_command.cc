@@ -290,7 +290,7 @@ Ending bench(BenchModelFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(
       HostFacts facts,
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan, at(Stage::kRequest, plan_bench(flags, files, facts)));
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,

@@ -139,8 +139,9 @@ Staged<int> generate_chat(GenerateFlags flags) {
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(OrderedJson messages,
                          at(Stage::kRequest, read_messages(flags.chat.messages, true)));
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
   SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts,
                          ChatPrompts::open(flags.chat, flags.engine.model));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,

@@ -297,8 +297,9 @@ Staged<int> generate(GenerateFlags flags) {
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
                          at(Stage::kRequest, read_requests(flags)));
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
   if (flags.chat.messages) {
     SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
                            render_chat_prompt(flags.chat, flags.engine.model));

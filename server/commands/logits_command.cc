@@ -67,7 +67,7 @@ Ending resolve_prompts(const LogitsFlags& flags, const ModelFiles& files, int32_
   for (RequestLine& line : *prompts) {
     if (!line.wrong.ok()) continue;
     if (line.request.prompt && !tokenizer) {
-      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, load_tokenizer(files)));
+      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, load_tokenizer(files, flags.engine)));
     }
     Result<std::vector<int32_t>, RequestError> ids = tokens_of(
         line.request, tokenizer ? &*tokenizer : nullptr, files.config.vocab_size, max_model_len);
@@ -211,7 +211,7 @@ Ending logits(LogitsFlags flags) {
       at(Stage::kStart, facts_for(&flags.engine.transport, flags.engine.tensor_parallel_size)));
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> prompts,
                          at(Stage::kRequest, read_prompts(flags)));
-  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   SHOAL_RETURN_IF_ERROR(resolve_prompts(flags, files, plan.model.limits.max_model_len, &prompts));

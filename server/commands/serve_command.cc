@@ -229,7 +229,8 @@ Staged<std::unique_ptr<Fronts>> listen(const ServeFlags& flags, const ModelFiles
 /// What requests need of the model: limits, tokenizer and chat template.
 Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& files,
                                  const EnginePlan& plan) {
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
+                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
   ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, add_chat_template(flags, &model)));
   // Now, because the files may be others later.
@@ -260,7 +261,7 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, HostFacts* fa
   auto server = std::make_unique<PreparedServer>();
   SHOAL_ASSIGN_OR_RETURN(server->signals, at(Stage::kStart, StopSignals::install(tidy)));
   server->watchdog.emplace([tidy] { tidy(0); });
-  SHOAL_ASSIGN_OR_RETURN(server->files, at(Stage::kModel, open_model(flags.engine.model)));
+  SHOAL_ASSIGN_OR_RETURN(server->files, at(Stage::kModel, open_model(flags.engine)));
   const ModelFiles& files = *server->files;
   SHOAL_ASSIGN_OR_RETURN(server->plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts->gpu)));

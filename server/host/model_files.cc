@@ -1,9 +1,15 @@
 #include "server/host/model_files.h"
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -11,6 +17,9 @@
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/log.h"
+#include "runtime/base/number_text.h"
+#include "runtime/base/wait.h"
 #include "server/host/hidden_home.h"
 
 namespace shoal {
@@ -20,6 +29,8 @@ namespace {
 /// begins, its size when a part of it is done, and emptying a large file takes long.
 constexpr int64_t kChangeShowsMs = 250;
 constexpr int kLookMs = 5;
+/// Files that have not been read by then are said to be slow.
+constexpr double kSlowFilesS = 5;
 
 /// The name of the model that a snapshot in the cache of Hugging Face's hub is of:
 /// ".../models--HuggingFaceTB--SmolLM2-135M/snapshots/7e27bd9f" -> "HuggingFaceTB/SmolLM2-135M".
@@ -80,6 +91,61 @@ Result<HeldFiles> small_files(const std::string& dir) {
   return files;
 }
 
+/// What a thread reads, which may never be there.
+template <class T>
+struct FileRead {
+  std::mutex mutex;
+  std::condition_variable over;
+  std::optional<Result<T>> result;
+  std::exception_ptr thrown;
+
+  /// The thread's work.
+  void run(const std::function<Result<T>()>& read) {
+    try {
+      Result<T> got = read();
+      const std::lock_guard lock(mutex);
+      result.emplace(std::move(got));
+    } catch (...) {  // no memory is left
+      const std::lock_guard lock(mutex);
+      thrown = std::current_exception();
+    }
+    over.notify_all();
+  }
+
+  /// False: it is not over by the deadline.
+  bool wait(Deadline deadline) {
+    std::unique_lock lock(mutex);
+    return wait_until_ready(over, lock, deadline, [this] { return result || thrown; });
+  }
+};
+
+/// Reads files of flags.model on a thread of its own, if there can be one.
+template <class T>
+Result<T> read_in_time(const EngineFlags& flags, const std::function<Result<T>()>& read) {
+  const auto reading = std::make_shared<FileRead<T>>();
+  std::thread thread;
+  try {
+    thread = std::thread([reading, read] { reading->run(read); });
+  } catch (const std::system_error&) {
+    return read();
+  }
+  const double answer_s = std::max(flags.transport.startup_timeout_s, 1e-3 * kFilesAnswerMs);
+  const Deadline deadline = Deadline::after_s(answer_s);
+  bool over = reading->wait(Deadline::after_s(std::min(answer_s, kSlowFilesS)));
+  if (!over && !deadline.passed()) {
+    log_warning(cat("MODEL ", flags.model, " has not been read after ", with_digits(kSlowFilesS, 3),
+                    " s; --startup-timeout ends that after ", with_digits(answer_s, 3), " s"));
+    over = reading->wait(deadline);
+  }
+  if (!over) {
+    thread.detach();
+    return file_does_not_answer(cat("MODEL ", flags.model), answer_s);
+  }
+  thread.join();
+  if (reading->thrown) std::rethrow_exception(reading->thrown);
+  return std::move(*reading->result);
+}
+
 /// held: the small files; it gets those of the checkpoint.
 Result<ModelFiles> read_model(const std::string& dir, HeldFiles* held) {
   const HeldFiles small = *held;
@@ -100,6 +166,15 @@ Result<ModelFiles> read_model(const std::string& dir, HeldFiles* held) {
                     std::move(config_json), std::move(config),
                     std::move(generation),  std::move(checkpoint),
                     std::move(watched)};
+}
+
+/// watched: the model's files as they were when they were opened.
+Result<Tokenizer> read_tokenizer(const std::string& dir, const std::vector<WatchedFile>& watched) {
+  Result<Tokenizer> tokenizer = Tokenizer::load(dir);
+  if (tokenizer.ok()) return tokenizer;
+  HeldFiles files;
+  for (const WatchedFile& file : watched) files.push_back(file.file);
+  return unless_changed(files, tokenizer.status());
 }
 
 }  // namespace
@@ -134,12 +209,17 @@ Result<ModelFiles> open_model(const std::string& dir) {
   return unless_changed(held, model.status());
 }
 
+Result<ModelFiles> open_model(const EngineFlags& flags) {
+  return read_in_time<ModelFiles>(flags, [dir = flags.model] { return open_model(dir); });
+}
+
 Result<Tokenizer> load_tokenizer(const ModelFiles& model) {
-  Result<Tokenizer> tokenizer = Tokenizer::load(model.dir);
-  if (tokenizer.ok()) return tokenizer;
-  HeldFiles files;
-  for (const WatchedFile& watched : model.watched) files.push_back(watched.file);
-  return unless_changed(files, tokenizer.status());
+  return read_tokenizer(model.dir, model.watched);
+}
+
+Result<Tokenizer> load_tokenizer(const ModelFiles& model, const EngineFlags& flags) {
+  return read_in_time<Tokenizer>(
+      flags, [dir = model.dir, watched = model.watched] { return read_tokenizer(dir, watched); });
 }
 
 }  // namespace shoal

@@ -7,6 +7,7 @@
 #include "models/safetensors.h"
 #include "models/tokenizer.h"
 #include "runtime/base/status.h"
+#include "server/cli/flags.h"
 #include "server/host/model_watch.h"
 
 namespace shoal {
@@ -30,6 +31,15 @@ Result<ModelFiles> open_model(const std::string& dir);
 
 /// The tokenizer of an open model. Its errors are those of Tokenizer::load() and of open_model().
 Result<Tokenizer> load_tokenizer(const ModelFiles& model);
+
+/// Opens flags.model on a thread of its own, because a read of a file whose file system is gone
+/// does not end: ABORTED (Fault::kModelChanged) if it is not over in the time that a start has,
+/// which counts as two seconds if it is less. A thread that hangs at a file is left behind with all
+/// that it uses. The other errors are those of open_model().
+Result<ModelFiles> open_model(const EngineFlags& flags);
+
+/// The same for load_tokenizer().
+Result<Tokenizer> load_tokenizer(const ModelFiles& model, const EngineFlags& flags);
 
 /// What is wrong with these files: the error, or, if one of them is not what it was when it was
 /// opened, DATA_LOSS (Fault::kModelChanged) because of the error. An error waits for a quarter of a

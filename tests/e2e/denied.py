@@ -17,11 +17,11 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 # Each kind of processor numbers its system calls otherwise.
 CALLS = {
-    "x86_64": {"pread64": 17, "madvise": 28, "socketpair": 53, "statfs": 137, "unshare": 272, "fallocate": 285,
-               "accept4": 288, "signalfd4": 289, "eventfd2": 290, "seccomp": 317,
+    "x86_64": {"pread64": 17, "madvise": 28, "socketpair": 53, "statfs": 137, "openat": 257, "unshare": 272,
+               "fallocate": 285, "accept4": 288, "signalfd4": 289, "eventfd2": 290, "seccomp": 317,
                "memfd_create": 319, "pidfd_open": 434, "clone3": 435},
-    "aarch64": {"eventfd2": 19, "statfs": 43, "fallocate": 47, "pread64": 67, "signalfd4": 74,
-                "unshare": 97, "socketpair": 199, "madvise": 233, "accept4": 242, "seccomp": 277,
+    "aarch64": {"eventfd2": 19, "statfs": 43, "fallocate": 47, "openat": 56, "pread64": 67,
+                "signalfd4": 74, "unshare": 97, "socketpair": 199, "madvise": 233, "accept4": 242, "seccomp": 277,
                 "memfd_create": 279, "pidfd_open": 434, "clone3": 435},
 }
 OURS = CALLS[platform.machine()]
@@ -74,14 +74,14 @@ def program_of(call: int, verdict: int, third: int | None = None) -> Program:
     return Program(len(code), b"".join(code))
 
 
-class HeldReads(threading.Thread):
-    """Reads at a place (pread) of this many bytes, by all that comes after install(). From hold() on,
-    the kernel holds them, as it does if a file's server is gone. Start it when the program runs."""
+class HeldCalls(threading.Thread):
+    """System calls of this name with this third argument, by all that comes after install(). From hold()
+    on, the kernel holds them, as it does if a file's server is gone. Start it when the program runs."""
     NEW_LISTENER, ASK, LET_GO, RECEIVE, ANSWER = 8, 0x7FC00000, 1, 0xC0502100, 0xC0182101
 
-    def __init__(self, size: int):
+    def __init__(self, call: str, third: int):
         super().__init__(daemon=True)
-        self.program = program_of(OURS["pread64"], self.ASK, third=size)
+        self.program = program_of(OURS[call], self.ASK, third=third)
         self.near, self.far = socket.socketpair()
         self.holds, self.held = threading.Event(), threading.Event()
 

@@ -1,7 +1,8 @@
 """The files of the model do not answer any more, as those of a file server that is gone: a start and a
 restart of the ranks have an end, and so has the server.
 
-A seccomp filter lets the kernel hold the front's reads of the weights.
+A seccomp filter lets the kernel hold the front's reads of the weights, or the opening of all files of
+the model.
 """
 import os
 import pty
@@ -14,12 +15,16 @@ import harness
 import terminal
 from model_files_test import ENDLESS, FLAGS, IN_THE_STREAM, PIECE, CopiedModel
 
+READS = ("pread64", PIECE)
+# The third argument is the flags of an open. Nothing else is opened with these.
+OPENS = ("openat", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
 
 class SilentFiles(CopiedModel):
     def lose_a_rank_and_the_files(self, *flags) -> tuple[harness.Server, harness.Process]:
         """A server that has begun to look at its files before a restart, which do not answer, and the
         client of its open stream."""
-        reads = denied.HeldReads(PIECE)
+        reads = denied.HeldCalls(*READS)
         try:
             with harness.planted(IN_THE_STREAM):
                 server = self.serve(self.model, *FLAGS, *flags, preexec_fn=reads.install)
@@ -54,18 +59,18 @@ class SilentFiles(CopiedModel):
 
 
 class SilentStart(CopiedModel):
-    """They have not answered since they were opened."""
+    """They have not answered since they were opened, or do not open."""
 
-    def start_on_silence(self, command: str, *flags, **popen) -> harness.Process:
-        reads = denied.HeldReads(PIECE)
-        reads.hold()
+    def start_on_silence(self, command: str, *flags, held=READS, **popen) -> harness.Process:
+        calls = denied.HeldCalls(*held)
+        calls.hold()
         try:
-            process = harness.start(command, self.model, *flags, preexec_fn=reads.install, **popen)
+            process = harness.start(command, self.model, *flags, preexec_fn=calls.install, **popen)
         except subprocess.SubprocessError:
             self.skipTest("the kernel holds no calls here")
         self.addCleanup(lambda: process.poll() is None and process.kill())
-        reads.start()
-        self.assertTrue(reads.held.wait(harness.GUARD))
+        calls.start()
+        self.assertTrue(calls.held.wait(harness.GUARD))
         return process
 
     def test_it_ends_when_the_time_of_a_start_is_over(self):
@@ -77,6 +82,24 @@ class SilentStart(CopiedModel):
             self.assertNotIn("READY", out)
             self.assertEqual("start: look is not over after 1 s: the model's files are being looked at\n" in err,
                              command == "serve", err)
+
+    def test_it_ends_if_they_do_not_open(self):
+        for command, *flags in (("serve", "--grpc-port", 0), ("generate", "--prompt", "In"),
+                                ("logits", "--prompt", "In", "--out", os.devnull), ("doctor",)):
+            process = self.start_on_silence(command, *flags, "--startup-timeout", 3, held=OPENS)
+            out, err = (text.decode() for text in process.communicate())
+            self.assertEqual(process.returncode, harness.WORKER_DIED, out + err)
+            self.assertIn(f"MODEL {self.model} does not answer", out + err)
+            self.assertNotIn("READY", out)
+
+    def test_it_says_that_they_do_not_open_until_a_signal_ends_it(self):
+        process = self.start_on_silence("serve", "--grpc-port", 0, held=OPENS)
+        said = process.stderr.readline().decode()
+        self.assertIn(f"MODEL {self.model} has not been read after 5 s; --startup-timeout ends that after 600 s",
+                      said)
+        process.terminate()
+        process.communicate()
+        self.assertEqual(process.returncode, 0)
 
     def test_a_terminal_shows_it_until_a_signal_ends_it(self):
         for code, *words in ((-signal.SIGTERM, "generate", "--prompt", "In"), (0, "serve", "--grpc-port", 0)):
