@@ -15,7 +15,8 @@ twice below build/bench).
 A prompt is 512 tokens in one batch. Decoding is of one sequence, 24 tokens after its begin. Each run
 is a process of its own and gives its median repeat, or of decoding its turn of 8 tokens with the median
 fraction of the read bandwidth (llama-bench: its median repeat). A ratio is of two runs next to each
-other, and a table has medians of the turns and, in brackets, the least and the most.
+other, and a table has medians of the turns and, in brackets, the least and the most. After Ctrl-C the
+tables have the turns that were whole.
 """
 import argparse
 import hashlib
@@ -206,19 +207,27 @@ def processor() -> str:
 
 
 def build_llama(kernels: str, native: bool) -> Path:
-    """The folder of llama.cpp's programs for one kernel set, with all their libraries in it."""
+    """The folder of llama.cpp's programs for one kernel set. All sets are built in one folder, one
+    after the other, because only a few of the sources are compiled for a kernel set.
+    """
     out = LLAMA / f"{VERSION}-{kernels}{'-' + processor() if native else ''}"
-    if not all((out / "bin" / name).exists() for name in ("llama-bench", "llama-simple")):
+    names = ("llama-bench", "llama-simple")
+    if not all((out / name).exists() for name in names):
+        build = LLAMA / f"{VERSION}-build"
         instructions = ["-DGGML_NATIVE=ON"] if native else INSTRUCTIONS[kernels]
         off = [f"-D{option}=OFF" for option in
                ("GGML_CCACHE", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP",
                 "LLAMA_BUILD_UI", "LLAMA_OPENSSL", "BUILD_SHARED_LIBS")]
-        run(["cmake", "-S", llama_source(), "-B", out, "-G", "Ninja",
-             "-DCMAKE_BUILD_TYPE=Release", *instructions, *off], f"configuring {out}")
+        # Fresh, because the defaults of many options depend on what the last set had said.
+        run(["cmake", "--fresh", "-S", llama_source(), "-B", build, "-G", "Ninja",
+             "-DCMAKE_BUILD_TYPE=Release", *instructions, *off], f"configuring {build}")
         print(f"building llama.cpp for {kernels}: this takes minutes", file=sys.stderr)
-        run(["ninja", "-C", out, "-j", len(os.sched_getaffinity(0)), "llama-bench",
-             "llama-simple"], f"building {out}")
-    return out / "bin"
+        run(["ninja", "-C", build, "-j", len(os.sched_getaffinity(0)), *names],
+            f"building {build}")
+        out.mkdir(exist_ok=True)
+        for name in names:
+            shutil.copy2(build / "bin" / name, out / name)
+    return out
 
 
 def shoal(program: Path, *words: object) -> dict:
@@ -260,7 +269,9 @@ def turn(rows: dict, args: argparse.Namespace, name: str, gguf: Path, programs: 
                 row.theirs.append(llama_rate(programs, gguf, threads, "-p", 0, "-n", tokens, "-d",
                                              DECODE_AFTER))
             else:
-                row.theirs.append(llama_rate(programs, gguf, threads, "-p", tokens, "-n", 0))
+                # Without a warm-up of its own, which takes as long as a run: the median leaves it out.
+                row.theirs.append(llama_rate(programs, gguf, threads, "-p", tokens, "-n", 0,
+                                             "--no-warmup"))
 
 
 def spread(values: list[float], form: str) -> str:
@@ -306,14 +317,22 @@ def compare(args: argparse.Namespace) -> None:
     programs = {kernels: build_llama(kernels, kernels == here[0]) for kernels in sets}
     load = os.getloadavg()[0]
     rows: dict[tuple, Series] = {}
-    for number in range(args.turns):
-        for kernels in sets:
-            for name, gguf in ggufs.items():
-                turn(rows, args, name, gguf, programs[kernels], kernels)
-        print(f"turn {number + 1} of {args.turns}", file=sys.stderr)
+    turns = 0
+    try:
+        while turns < args.turns:
+            for kernels in sets:
+                for name, gguf in ggufs.items():
+                    turn(rows, args, name, gguf, programs[kernels], kernels)
+            turns += 1
+            print(f"turn {turns} of {args.turns}", file=sys.stderr)
+    except KeyboardInterrupt:
+        if turns == 0:
+            sys.exit("compare_llama_cpp: no turn was whole")
+        for row in rows.values():  # the turn that was interrupted counts in no row
+            del row.ours[turns:], row.theirs[turns:], row.fractions[turns:]
     print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} usable CPUs, load average before the "
           f"start {load:.2f}; {run([args.shoal, '--version'], 'shoal --version').strip()}; "
-          f"{PACKAGE} {VERSION}; prompt {PROMPT_TOKENS} tokens; medians of {args.turns} turns "
+          f"{PACKAGE} {VERSION}; prompt {PROMPT_TOKENS} tokens; medians of {turns} turns "
           "(least – most)")
     for kernels in sets:
         print(f"\n### {kernels}\n\n{table(rows, kernels)}")
