@@ -23,7 +23,9 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
                     "With --jsonl: run the good lines although others are wrong. A line that fails "
                     "gives {\"id\":...,\"line\":N,\"error\":{...}}, and the exit code is 1",
                     &flags->keep_going);
-  parser.add_switch("--json", "Print one JSON object instead of the text (always with --jsonl)",
+  parser.add_switch("--json",
+                    "Print one JSON object instead of the text (always with --jsonl). Its "
+                    "\"sampling\" is what the answer was drawn with",
                     &flags->json);
   parser.explain_stray_words(did_you_mean("--prompt"));
 }

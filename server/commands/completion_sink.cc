@@ -7,9 +7,10 @@
 
 namespace shoal {
 
-CompletionSink::CompletionSink(std::vector<int32_t> prompt_token_ids, bool with_logprobs) {
+CompletionSink::CompletionSink(std::vector<int32_t> prompt_token_ids,
+                               const SamplingParams& sampling) {
   completion_.prompt_token_ids = std::move(prompt_token_ids);
-  completion_.with_logprobs = with_logprobs;
+  completion_.sampling = sampling;
 }
 
 void CompletionSink::on_delta(OutputDelta delta) {

@@ -12,7 +12,7 @@ namespace shoal {
 /// writes, and one other thread reads.
 class CompletionSink : public OutputSink {
  public:
-  CompletionSink(std::vector<int32_t> prompt_token_ids, bool with_logprobs);
+  CompletionSink(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
 
   void on_delta(OutputDelta delta) override;
   void on_end(OutputEnd end) override;

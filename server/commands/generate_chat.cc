@@ -22,7 +22,7 @@ namespace {
 class PolledSink : public CompletionSink {
  public:
   /// changed: an eventfd, which can be read once there is something new.
-  explicit PolledSink(Fd changed) : CompletionSink({}, false), changed_(std::move(changed)) {}
+  explicit PolledSink(Fd changed) : CompletionSink({}, {}), changed_(std::move(changed)) {}
 
   void on_delta(OutputDelta delta) override {
     CompletionSink::on_delta(std::move(delta));

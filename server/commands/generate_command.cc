@@ -129,7 +129,7 @@ Sinks submit_all(std::vector<RequestLine>* requests, InferenceLoop& loop) {
     RequestLine& line = (*requests)[i];
     if (!line.wrong.ok()) continue;
     const EngineRequest& engine = line.resolved.engine;
-    sinks[i] = std::make_shared<CompletionSink>(engine.prompt, engine.sampling.logprobs >= 0);
+    sinks[i] = std::make_shared<CompletionSink>(engine.prompt, engine.sampling);
     RefusedRequest refused = loop.submit(std::move(line.resolved), sinks[i]).error();
     if (refused.ok()) continue;
     line.wrong = std::move(refused.error);

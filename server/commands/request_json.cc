@@ -172,6 +172,16 @@ std::string logprobs_json(const std::vector<SampledToken>& tokens) {
   });
 }
 
+std::string sampling_json(const SamplingParams& sampling) {
+  return cat("{\"temperature\":", json_float(sampling.temperature),
+             ",\"top_p\":", json_float(sampling.top_p), ",\"top_k\":", sampling.top_k,
+             ",\"min_p\":", json_float(sampling.min_p),
+             ",\"repetition_penalty\":", json_float(sampling.repetition_penalty),
+             ",\"presence_penalty\":", json_float(sampling.presence_penalty),
+             ",\"frequency_penalty\":", json_float(sampling.frequency_penalty),
+             ",\"seed\":", sampling.seed, '}');
+}
+
 }  // namespace
 
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
@@ -230,10 +240,11 @@ std::string completion_json(const Completion& completion, std::string_view trans
       '{', id_json(id), prompt_token_ids_json(completion.prompt_token_ids), ",\"token_ids\":",
       json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
       ",\"text\":\"", json_escape(completion.text), "\",\"finish_reason\":\"", reason,
-      "\",\"logprobs\":", completion.with_logprobs ? logprobs_json(completion.tokens) : "null",
+      "\",\"logprobs\":",
+      completion.sampling.logprobs >= 0 ? logprobs_json(completion.tokens) : "null",
       ",\"usage\":{\"prompt_tokens\":", completion.end.prompt_tokens,
-      ",\"completion_tokens\":", completion.end.completion_tokens, "},\"transport\":\"", transport,
-      "\"}");
+      ",\"completion_tokens\":", completion.end.completion_tokens,
+      "},\"sampling\":", sampling_json(completion.sampling), ",\"transport\":\"", transport, "\"}");
 }
 
 }  // namespace shoal

@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/sampling.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
 
@@ -31,7 +32,7 @@ struct Completion {
   std::vector<int32_t> prompt_token_ids;
   std::vector<SampledToken> tokens;
   std::string text;
-  bool with_logprobs = false;
+  SamplingParams sampling;  ///< that it was drawn with, all defaults filled in
   OutputEnd end;
 };
 
@@ -44,8 +45,11 @@ std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
 /// The completion as JSON, without a newline, where the id is left out if it is empty:
 /// {"id":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
 /// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,
-/// "usage":{"prompt_tokens":...,"completion_tokens":...},"transport":"shm"}. Floats are written
-/// with the fewest digits that read back as the same float32.
+/// "usage":{"prompt_tokens":...,"completion_tokens":...},"sampling":{"temperature":...,"top_p":...,
+/// "top_k":...,"min_p":...,"repetition_penalty":...,"presence_penalty":...,
+/// "frequency_penalty":...,"seed":...},"transport":"shm"}. The members of "sampling" are fields of
+/// a line, in which they give the same answer again. Floats are written with the fewest digits that
+/// read back as the same float32.
 std::string completion_json(const Completion& completion, std::string_view transport,
                             const std::string& id = "");
 

@@ -64,6 +64,22 @@ class Generate(Batch):
                          [[i] for i in range(6)] + [[9]])
         self.assertEqual(list(answers[0])[0], "id")
 
+    def test_an_answer_has_its_sampling_which_a_line_takes(self):
+        line = {"prompt_ids": [5, 6], "max_tokens": 6, "ignore_eos": True}
+        own = {"temperature": 1.5, "top_k": 40, "seed": 2**64 - 1}
+        file = self.write(line, {**line, **own})
+        code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, "--top-p", 0.5)
+        self.assertEqual(code, 0, err)
+        # The temperature is that of the model's file.
+        usual = {"temperature": 0.7, "top_p": 0.5, "top_k": 0, "min_p": 0, "repetition_penalty": 1,
+                 "presence_penalty": 0, "frequency_penalty": 0, "seed": 0}
+        self.assertEqual([answer["sampling"] for answer in answers], [usual, {**usual, **own}])
+        again = self.write(*({**line, **answer["sampling"]} for answer in answers))
+        self.assertEqual(self.outcome("generate", DEMO, "--jsonl", again)[:2], (0, answers))
+        alone = harness.run("generate", DEMO, "--prompt-ids", "5,6", "--max-tokens", 6,
+                            "--ignore-eos", "--top-p", 0.5, "--json").stdout
+        self.assertEqual(json.loads(alone), answers[0])
+
     BAD = ['{"id":"open",', {"id": "typo", **GOOD, "max_token": 2}, {"id": [1], **GOOD},
            {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000,
                                                              "temperature": 0}]

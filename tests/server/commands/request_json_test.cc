@@ -126,7 +126,8 @@ Completion example() {
   completion.prompt_token_ids = {1, 2};
   completion.tokens = {{1, 5, -0.125f, 1, {{5, -0.125f}, {6, -2.5f}}}, {1, 7, -0.0f, 1, {}}};
   completion.text = "a\"b\n\xC3\xA9";
-  completion.with_logprobs = true;
+  completion.sampling = {
+      .temperature = 0.7f, .top_p = 0.95f, .top_k = 20, .seed = UINT64_MAX, .logprobs = 2};
   completion.end.finish.reason = FinishReason::kStop;
   completion.end.prompt_tokens = 2;
   completion.end.completion_tokens = 2;
@@ -140,13 +141,42 @@ TEST(CompletionJsonTest, IsExactlyTheDocumentedObject) {
       "{\"prompt_token_ids\":[1,2],\"token_ids\":[5,7],\"text\":\"a\\\"b\\n\xC3\xA9\",\"finish_reason\":\"stop\","
       "\"logprobs\":[{\"token_id\":5,\"logprob\":-0.125,\"top\":[[5,-0.125],[6,-2.5]]},"
       "{\"token_id\":7,\"logprob\":-0.0,\"top\":[]}],"
-      "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2},\"transport\":\"shm\"}");
-  completion.with_logprobs = false;
+      "\"usage\":{\"prompt_tokens\":2,\"completion_tokens\":2},"
+      "\"sampling\":{\"temperature\":0.7,\"top_p\":0.95,\"top_k\":20,\"min_p\":0.0,"
+      "\"repetition_penalty\":1.0,\"presence_penalty\":0.0,\"frequency_penalty\":0.0,"
+      "\"seed\":18446744073709551615},\"transport\":\"shm\"}");
+  completion.sampling.logprobs = -1;
   completion.end.finish.reason = FinishReason::kLength;
   const std::string text = completion_json(completion, "tcp");
   EXPECT_NE(text.find("\"logprobs\":null"), std::string::npos);
   EXPECT_NE(text.find("\"finish_reason\":\"length\""), std::string::npos);
   EXPECT_TRUE(parse_json(text, "line").ok());
+}
+
+TEST(CompletionJsonTest, ALineTakesTheSamplingOfAnAnswer) {
+  Completion completion = example();
+  completion.sampling = {.temperature = 0.1f,
+                         .top_p = 0.2f,
+                         .top_k = 3,
+                         .min_p = 0.4f,
+                         .repetition_penalty = 1.5f,
+                         .presence_penalty = 0.6f,
+                         .frequency_penalty = -0.7f,
+                         .seed = 8};
+  const Result<Json> answer = parse_json(completion_json(completion, "shm"), "line");
+  ASSERT_TRUE(answer.ok()) << answer.status().to_string();
+  Json line = (*answer)["sampling"];
+  line["prompt"] = "hi";
+  const Result<GenerationRequest, RequestError> request = parse_request_json(json_text(line), {});
+  ASSERT_TRUE(request.ok()) << request.error().status.to_string();
+  EXPECT_EQ(static_cast<float>(request->temperature.value()), 0.1f);
+  EXPECT_EQ(static_cast<float>(request->top_p.value()), 0.2f);
+  EXPECT_EQ(request->top_k, 3);
+  EXPECT_EQ(static_cast<float>(request->min_p.value()), 0.4f);
+  EXPECT_EQ(static_cast<float>(request->repetition_penalty.value()), 1.5f);
+  EXPECT_EQ(static_cast<float>(request->presence_penalty.value()), 0.6f);
+  EXPECT_EQ(static_cast<float>(request->frequency_penalty.value()), -0.7f);
+  EXPECT_EQ(request->seed, 8u);
 }
 
 TEST(CompletionJsonTest, FloatsReadBackToTheSameBits) {
