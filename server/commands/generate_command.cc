@@ -322,8 +322,8 @@ Staged<int> generate(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(
       std::unique_ptr<EngineHost> host,
       at(Stage::kStart, EngineHost::start(plan, flags.engine, std::move(facts))));
-  // Whoever compares the answers of a batch needs it in a pipe too.
-  if (!sampling.empty()) (flags.jsonl ? say_done : say_aside)("generate", sampling);
+  // Whoever compares answers needs it in a pipe too.
+  if (!sampling.empty()) say_done("generate", sampling);
   return run_requests(flags, model, plan.model.limits, std::move(requests), *host);
 }
 

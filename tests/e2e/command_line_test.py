@@ -243,8 +243,10 @@ class OnATerminal(harness.TestCase):
                 "--temperature 0 takes the most likely token\n")
         self.assertIn(f"shoal generate: {says}", self.shown(*words))
         self.assertNotIn("sampling from", self.shown(*words, "--temperature", 0))
-        # A pipe gets it as a line of the log only, if it is not about a batch (batch_test.py).
-        self.assertEqual(harness.run(*words).stderr, b"")
+        # A pipe gets it too, as of a batch (batch_test.py).
+        self.assertEqual(harness.run(*words).stderr.decode(), f"shoal generate: {says}")
+        self.assertEqual(harness.run(*words, "--temperature", 1, "--top-p", 1).stderr, b"")
+        self.assertEqual(harness.run(*words, "--log-format", "json").stderr, b"")
         err = harness.start(*words, "--log-level", "info").communicate()[1].decode()
         self.assertRegex(err, rf"INFO front \[\d+\] {re.escape(says)}")
 
@@ -291,7 +293,7 @@ class Pipes(harness.TestCase):
         return process.wait(), process.communicate()[1]
 
     def test_a_reader_that_has_left_hears_no_error(self):
-        prompt = ("--prompt", "In the beginning", "--max-tokens", 5)
+        prompt = ("--prompt", "In the beginning", "--max-tokens", 5, "--temperature", 0)
         server = self.serve(harness.DEMO)
         ready = server.wait_ready()
         with tempfile.NamedTemporaryFile("w", suffix=".json") as messages:

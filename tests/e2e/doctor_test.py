@@ -190,7 +190,7 @@ class InSmallPlaces(harness.TestCase):
 
     def test_serving_says_what_was_refused(self):
         generate = [harness.SHOAL, "generate", str(harness.DEMO), "--prompt", "In", "--max-tokens", "4",
-                    "-tp", "2", "--json"]
+                    "--temperature", "0", "-tp", "2", "--json"]
         # One that costs nothing is a note, and what it says needs nothing to be done.
         remedy, nothing = "What would make shm work here", "Nothing needs to be done."
         for flags, rung, says, omits, refused in (

@@ -303,7 +303,8 @@ class ExitCodes(harness.TestCase):
         # The rank stands still in the answer, so that it cannot be over before the reader leaves.
         with harness.planted("0:step-20:stop"):
             process = harness.start("generate", harness.DEMO, "--prompt", "In the beginning",
-                                    "--max-tokens", 300, "--ignore-eos", "--step-timeout", 3600)
+                                    "--max-tokens", 300, "--ignore-eos", "--temperature", 0,
+                                    "--step-timeout", 3600)
         process.stdout.read(1)
         rank = harness.stopped_rank(process.pid)
         process.stdout.close()
