@@ -29,7 +29,7 @@ Status check_chat_flags(const ChatFlags& chat) {
   if (chat.messages || !any) return {};
   return Status::error(Code::kInvalidArgument,
                        "--chat-template, --chat-template-kwargs, --no-generation-prompt and "
-                       "--trust-message-tokens need --messages or --chat");
+                       "--trust-message-tokens need --messages, --chat or --jsonl");
 }
 
 void add_conversation_flag(FlagParser& parser, bool* converses) {

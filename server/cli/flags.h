@@ -137,7 +137,7 @@ struct GenerateFlags {
   EngineFlags engine;
   SchedulingFlags scheduling;
   GenerationRequest request;  ///< with jsonl: defaults for fields that a line leaves out
-  ChatFlags chat;             ///< its messages instead of a prompt
+  ChatFlags chat;             ///< its messages instead of a prompt; with jsonl: for its lines
   bool converses = false;     ///< a conversation on stdin, which begins with these messages
   std::optional<std::string> jsonl;
   bool keep_going = false;  ///< with jsonl: a wrong line costs the others nothing

@@ -13,7 +13,8 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
       "--jsonl", path("FILE"),
       "One request a line, all in one batch: "
       "{\"id\":\"a\",\"prompt\":\"...\",\"max_tokens\":8,...}. Its fields are named as the flags, "
-      "with underscores, and the flags given here count for lines without them. Gives an answer a "
+      "with underscores, and the flags given here count for lines without them. A line may have "
+      "\"messages\" instead of a prompt, a list as in the file of --messages. Gives an answer a "
       "line, in the same order and with the same id. Nothing runs if a line is wrong. If a signal ends "
       "the batch, or the ranks are lost, the answers that are done are written, and an error for "
       "each other line. A terminal shows how far it is, and at the end stderr says how fast it "
@@ -33,7 +34,7 @@ void add_generate_io_flags(FlagParser& parser, GenerateFlags* flags) {
 Status check_generate_flags(const GenerateFlags& flags) {
   if (flags.converses)
     SHOAL_RETURN_IF_ERROR(check_conversation(flags.json, flags.chat.messages));
-  else
+  else if (!flags.jsonl)  // whose lines may have messages
     SHOAL_RETURN_IF_ERROR(check_chat_flags(flags.chat));
   if (flags.keep_going && !flags.jsonl)
     return Status::error(Code::kInvalidArgument, "--keep-going is only for --jsonl FILE");

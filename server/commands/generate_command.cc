@@ -40,6 +40,36 @@ Result<std::vector<RequestLine>> read_requests(const GenerateFlags& flags) {
   return requests;
 }
 
+/// The ids of the prompt that the template makes of messages, or why there is no template.
+Staged<std::vector<int32_t>> chat_ids(const ChatFlags& flags, const Staged<ChatPrompts>& prompts,
+                                      OrderedJson messages, const Tokenizer& tokenizer) {
+  if (!prompts.ok()) return prompts.error();
+  SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt, prompts->render(std::move(messages)));
+  return encode_chat_prompt(flags, prompt, tokenizer);
+}
+
+/// Makes prompts of the lines that have messages. Those of which none can be made become wrong, and
+/// so do all if the model has no template. The error is that of a flag.
+Ending render_lines(const GenerateFlags& flags, const Tokenizer& tokenizer,
+                    std::vector<RequestLine>* lines) {
+  const auto has_messages = [](const RequestLine& line) {
+    return line.wrong.ok() && !line.messages.is_null();
+  };
+  if (std::none_of(lines->begin(), lines->end(), has_messages)) return {};
+  const Staged<ChatPrompts> prompts = ChatPrompts::open(flags.chat, flags.engine.model);
+  if (!prompts.ok() && prompts.error().stage == Stage::kRequest) return prompts.error();
+  for (RequestLine& line : *lines) {
+    if (!has_messages(line)) continue;
+    const Staged<std::vector<int32_t>> ids =
+        chat_ids(flags.chat, prompts, std::move(line.messages), tokenizer);
+    if (ids.ok())
+      line.request.prompt_ids.emplace(ids->begin(), ids->end());
+    else
+      line.wrong = ids.error().why;
+  }
+  return {};
+}
+
 /// Checks every request before any of them runs. Those that cannot run become wrong.
 void resolve_requests(const ServedModel& model, const EngineLimits& limits,
                       std::vector<RequestLine>* requests) {
@@ -148,11 +178,10 @@ void hint_at_chats(const GenerateFlags& flags, int64_t empty) {
   if (empty == 0 || !ChatTemplate::load(flags.engine.model).ok()) return;
   const std::string who =
       flags.jsonl ? cat(counted(empty, "answer"), empty == 1 ? " is" : " are") : "the answer is";
-  const char* instead = flags.jsonl
-                            ? "shoal render --ids makes a line's prompt_ids of chat messages"
-                            : "answers to --chat, or to --messages FILE (- is stdin), a list as "
-                              "[{\"role\": \"user\", \"content\": \"Hello\"}]";
-  say_done("generate", cat(who, " empty; this model is for chats, and ", instead));
+  const char* instead = flags.jsonl ? "lines with \"messages\" instead of a prompt"
+                                    : "--chat, or to --messages FILE (- is stdin)";
+  say_done("generate", cat(who, " empty; this model is for chats, and answers to ", instead,
+                           ", a list as [{\"role\": \"user\", \"content\": \"Hello\"}]"));
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
@@ -307,6 +336,7 @@ Staged<int> generate(GenerateFlags flags) {
                            encode_chat_prompt(flags.chat, prompt, tokenizer));
     requests[0].request.prompt_ids.emplace(ids.begin(), ids.end());
   }
+  SHOAL_RETURN_IF_ERROR(render_lines(flags, tokenizer, &requests));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   const ServedModel model =

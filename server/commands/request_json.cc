@@ -10,11 +10,13 @@ namespace shoal {
 namespace {
 
 constexpr const char* kId = "id";
+constexpr const char* kMessages = "messages";
 
-/// The fields that a line may have: its own id, and those of a request except for the request id,
-/// which only clients of a server give.
+/// The fields that a line may have: its own id, chat messages, and those of a request except for
+/// the request id, which only clients of a server give.
 std::vector<std::string> known_fields(LineKind kind) {
   std::vector<std::string> names = {kId};
+  if (kind == LineKind::kRequest) names.emplace_back(kMessages);
   const RequestField last =
       kind == LineKind::kPrompt ? RequestField::kPromptIds : RequestField::kPriority;
   for (int field = static_cast<int>(RequestField::kPrompt); field <= static_cast<int>(last);
@@ -32,8 +34,8 @@ const char* shape_of(LineKind kind) {
 /// What to write in the place of a field that no line has.
 std::string instead_of(const std::string& name, const std::vector<std::string>& known,
                        LineKind kind) {
-  // The field of OpenAI's API.
-  if (name == "messages")
+  // Known in a line of generate.
+  if (name == kMessages)
     return "a line has a prompt; this makes one of chat messages: echo '{\"prompt_ids\":['$(shoal "
            "render MODEL --messages FILE --ids)']}'";
   if (const std::string nearest = nearest_word(name, known); !nearest.empty())
@@ -68,6 +70,27 @@ RequestError take_id(const Json& object, std::string* id) {
         "\"id\" is a number that cannot be repeated exactly; write it as a string");
   *id = json_text(*member);
   return {};
+}
+
+/// Keeps the messages of a chat. Their members stay in the order of the line, which a template may
+/// show.
+RequestError take_messages(const Json& object, std::string_view line, OrderedJson* messages) {
+  const auto member = object.find(kMessages);
+  if (member == object.end() || member->is_null()) return {};
+  SHOAL_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(line, ""));
+  *messages = std::move(ordered[kMessages]);
+  return {};
+}
+
+/// Refuses a line that says nothing to go on from, or more than one thing.
+RequestError check_prompt(const GenerationRequest& request, bool has_messages, LineKind kind) {
+  const int given =
+      (request.prompt ? 1 : 0) + (request.prompt_ids ? 1 : 0) + (has_messages ? 1 : 0);
+  if (given == 1) return {};
+  return invalid_field(
+      RequestField::kPrompt,
+      cat(given == 0 ? "needs" : "takes only", " one of \"prompt\"",
+          kind == LineKind::kPrompt ? " and \"prompt_ids\"" : ", \"prompt_ids\" and \"messages\""));
 }
 
 /// The members of one line. Each is checked for its type and stored in the request. Absent and null
@@ -186,7 +209,8 @@ std::string sampling_json(const SamplingParams& sampling) {
 
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
-                                                           LineKind kind, std::string* id) {
+                                                           LineKind kind, std::string* id,
+                                                           OrderedJson* messages) {
   using enum RequestField;
   const Result<Json> object = parse_json(line, "", {.distinct_names = true});
   if (!object.ok()) {
@@ -198,6 +222,8 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   // The error of a line that is wrong otherwise is reported under its id too.
   if (id != nullptr) *id = own_id;
   SHOAL_RETURN_IF_ERROR(check_fields(*object, kind));
+  OrderedJson own_messages;
+  SHOAL_RETURN_IF_ERROR(take_messages(*object, line, &own_messages));
   GenerationRequest request = defaults;
   const LineReader reader(*object);
   SHOAL_RETURN_IF_ERROR(reader.take(kPrompt, &request.prompt));
@@ -216,10 +242,8 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   SHOAL_RETURN_IF_ERROR(reader.take(kIgnoreEos, &request.ignore_eos));
   SHOAL_RETURN_IF_ERROR(reader.take(kLogprobs, &request.logprobs));
   SHOAL_RETURN_IF_ERROR(reader.take(kPriority, &request.priority));
-  if (request.prompt.has_value() == request.prompt_ids.has_value()) {
-    return invalid_field(kPrompt, request.prompt ? "takes \"prompt\" or \"prompt_ids\", not both"
-                                                 : "needs \"prompt\" or \"prompt_ids\"");
-  }
+  SHOAL_RETURN_IF_ERROR(check_prompt(request, !own_messages.is_null(), kind));
+  if (messages != nullptr) *messages = std::move(own_messages);
   return request;
 }
 

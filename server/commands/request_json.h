@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/ordered_json.h"
 #include "runtime/base/sampling.h"
 #include "server/serving/generation_request.h"
 #include "server/serving/inference_loop.h"
@@ -11,21 +12,23 @@ namespace shoal {
 
 /// What a line may ask for.
 enum class LineKind {
-  kRequest,  ///< of generate: a prompt, and how to go on from it
+  kRequest,  ///< of generate: a prompt or chat messages, and how to go on from it
   kPrompt,   ///< of logits: only a prompt
 };
 
 /// Reads one line of --jsonl over the defaults. The fields are the flags' names with underscores;
 /// lists may be arrays, and `stop` may also be a single string. *id becomes the line's `id` as JSON
-/// text, even if the rest of the line is wrong. If the line has no `id`, *id stays as it is. The
-/// pointer may be null. Error: INVALID_ARGUMENT, without the number of the line, for bad syntax, a
-/// name that stands twice, an unknown field (with the nearest known one), a wrong type, or if both
-/// or neither of prompt and prompt_ids are given. The error holds the field if it is about a known
-/// one.
+/// text, even if the rest of the line is wrong. If the line has no `id`, *id stays as it is.
+/// *messages becomes its `messages`, which are checked when a prompt is made of them, or null. Both
+/// pointers may be null. Error: INVALID_ARGUMENT, without the number of the line, for bad syntax, a
+/// name that stands twice, an unknown field (with the nearest known one), a wrong type, or if not
+/// exactly one of prompt, prompt_ids and messages is given. The error holds the field if it is
+/// about one of RequestField.
 Result<GenerationRequest, RequestError> parse_request_json(std::string_view line,
                                                            const GenerationRequest& defaults,
                                                            LineKind kind = LineKind::kRequest,
-                                                           std::string* id = nullptr);
+                                                           std::string* id = nullptr,
+                                                           OrderedJson* messages = nullptr);
 
 /// The whole result of a finished request.
 struct Completion {

@@ -59,7 +59,7 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
     RequestLine& one = lines.emplace_back();
     one.number = number;
     Result<GenerationRequest, RequestError> request =
-        parse_request_json(line, defaults, kind, &one.id);
+        parse_request_json(line, defaults, kind, &one.id, &one.messages);
     if (request.ok())
       one.request = std::move(request).value();
     else

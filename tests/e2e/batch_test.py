@@ -152,18 +152,6 @@ class Generate(Batch):
         self.assertEqual(answers[4]["error"]["field"], "temperature")
         self.assertNotIn("field", answers[1]["error"])
 
-    def test_the_line_that_makes_a_prompt_of_messages_works(self):
-        messages = self.folder / "messages.json"
-        messages.write_text('[{"role": "user", "content": "Hello"}]')
-        _, _, err = self.outcome("generate", DEMO, "--jsonl", self.write({"messages": []}))
-        line = re.search(r"this makes one of chat messages: (echo .*)", err)[1]
-        for name, value in (("shoal", " ".join([*harness.EMULATOR, harness.SHOAL])), ("MODEL", DEMO),
-                            ("FILE", messages)):
-            line = line.replace(name, str(value), 1)
-        made = json.loads(subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout)
-        ids = harness.run("render", DEMO, "--messages", messages, "--ids").stdout
-        self.assertEqual(made, {"prompt_ids": [int(one) for one in ids.split(b",")]})
-
     def test_the_readme_shows_an_error_as_it_is(self):
         line = re.search(r'`(\{"id":"a","line":3,"error":.*\}\})`',
                          (harness.ROOT / "README.md").read_text())[1]
@@ -324,6 +312,19 @@ class Logits(Batch):
         self.assertIsNotNone(found, says)
         matrix = np.load(json.loads(found[2]))
         self.assertEqual((matrix.dtype, list(matrix.shape)), (np.float32, json.loads(found[1])))
+
+    def test_the_line_that_makes_a_prompt_of_messages_works(self):
+        messages = self.folder / "messages.json"
+        messages.write_text('[{"role": "user", "content": "Hello"}]')
+        _, _, err = self.outcome("logits", DEMO, "--jsonl", self.write({"messages": []}), "--out-dir",
+                                 self.folder / "out")
+        line = re.search(r"this makes one of chat messages: (echo .*)", err)[1]
+        for name, value in (("shoal", " ".join([*harness.EMULATOR, harness.SHOAL])), ("MODEL", DEMO),
+                            ("FILE", messages)):
+            line = line.replace(name, str(value), 1)
+        made = json.loads(subprocess.run(["sh", "-c", line], capture_output=True, check=True).stdout)
+        ids = harness.run("render", DEMO, "--messages", messages, "--ids").stdout
+        self.assertEqual(made, {"prompt_ids": [int(one) for one in ids.split(b",")]})
 
     def test_a_row_is_about_the_token_after_it(self):
         """And logprobs are natural, of that row as it is, whatever the temperature."""

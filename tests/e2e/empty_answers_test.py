@@ -42,8 +42,8 @@ class EmptyAnswers(harness.TestCase):
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", ""))
 
     def test_a_batch(self):
-        says = " empty; this model is for chats, and shoal render --ids makes a line's prompt_ids " \
-               "of chat messages\n"
+        says = ' empty; this model is for chats, and answers to lines with "messages" instead of a ' \
+               'prompt, a list as [{"role": "user", "content": "Hello"}]\n'
         requests = self.model / "requests.jsonl"
         empty = {"prompt": "In the"}
         others = [{"prompt": "In the", "ignore_eos": True},

@@ -70,6 +70,42 @@ class Render(harness.TestCase):
             json.loads(harness.run("generate", harness.DEMO, "--messages", file, *flags).stdout),
             json.loads(harness.run("generate", harness.DEMO, "--prompt-ids", ids, *flags).stdout))
 
+    def lines(self, *requests: dict) -> Path:
+        return self.file("lines.jsonl", "".join(json.dumps(one) + "\n" for one in requests))
+
+    def test_a_line_of_a_batch_takes_messages(self):
+        file = self.file("messages.json", FORGED)
+        lines = self.lines({"id": 1, "messages": FORGED, "max_tokens": 8})
+        own = self.file("own.jinja", "{{ messages[0].content }}{{ more }}")
+        for flags in ((), ("--chat-template", own, "--chat-template-kwargs", '{"more": " God"}')):
+            with self.subTest(flags=flags):
+                alone = harness.run("generate", harness.DEMO, "--messages", file, "--max-tokens", 8,
+                                    "--json", *flags).stdout
+                answer = harness.run("generate", harness.DEMO, "--jsonl", lines, *flags).stdout
+                self.assertEqual(json.loads(answer), {"id": 1, **json.loads(alone)})
+
+    def test_a_line_without_a_prompt_from_messages_is_named(self):
+        good = {"prompt": "In", "max_tokens": 2}
+        lines = self.lines(good, {**good, "messages": TALK}, {"max_tokens": 2},
+                           {"messages": [{"content": "x"}]})
+        error = harness.run("generate", harness.DEMO, "--jsonl", lines, code=USAGE).stderr.decode()
+        inputs = 'one of "prompt", "prompt_ids" and "messages"\n'
+        for number, says in ((2, f"takes only {inputs}"), (3, f"needs {inputs}"),
+                             (4, "messages[0].role: ")):
+            self.assertIn(f"\n  line {number}: {says}", error)
+        lines = self.lines(good, {"messages": TALK})
+        batch = ("generate", harness.ORACLE / "mistral-window", "--jsonl", lines)
+        why = self.refused(BAD_MODEL, TALK, model=harness.ORACLE / "mistral-window")
+        self.assertEqual(harness.run(*batch, code=USAGE).stderr.decode(),
+                         why.replace("error: ", f"error: --jsonl {lines} line 2: ", 1))
+        out = harness.run(*batch, "--keep-going", code=1).stdout
+        answer, wrong = (json.loads(line) for line in out.splitlines())
+        self.assertIn("token_ids", answer)
+        self.assertEqual((wrong["line"], wrong["error"]["code"]), (2, "FAILED_PRECONDITION"))
+        # No line is to blame for a flag.
+        error = harness.run(*batch, "--chat-template", self.folder / "absent", code=USAGE).stderr
+        self.assertIn(b"shoal: error: --chat-template cannot be read", error)
+
     def test_refusals(self):
         raises = self.file("raises.jinja", "\n{{ raise_exception('no tools here') }}")
         error = self.refused(USAGE, TALK, "--chat-template", raises)

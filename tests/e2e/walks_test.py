@@ -267,12 +267,12 @@ WALKS = {
              "\"prompt\": \"In the beginning\"}\\n{\"prompt_ids\": [1, 2]}\\n' | "
              "shoal logits $DEMO --jsonl - --out-dir all && cmp text.npy all/1.npy", says='"id":7'),
         Step("printf '{\"prompt\": \"In\", \"max_tokens\": 4}\\n"
-             "{\"prompt\": \"On\", \"max_tokens\": 4}\\n' "
+             "{\"messages\": [{\"role\": \"user\", \"content\": \"Who?\"}], \"max_tokens\": 4}\\n' "
              "| shoal generate $DEMO --jsonl -", says=r"shoal generate: 2 requests, .* s \(without the start\)"),
         Step("printf '{\"id\": \"a\", \"prompt\": \"In\", \"max_tokens\": 4}\\n{\"id\": \"b\", "
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
-             says=r"(?s)2 of 3 lines.*did you mean.*shoal render MODEL --messages FILE --ids"),
+             says=r"(?s)2 of 3 lines.*did you mean.*messages: must be a list of at least one message"),
         Step("echo nonsense | shoal generate $DEMO --jsonl -", 64,
              says=r"line 1: byte .*; a line must be a JSON object such as"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,

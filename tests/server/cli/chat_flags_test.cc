@@ -45,6 +45,9 @@ TEST(ChatFlagsTest, AConversationIsTheOnlyInputAndHasNoJson) {
       EXPECT_NE(status.message().find(says), std::string::npos) << status.to_string();
     }
   }
+  // Lines of a batch may have messages for this template.
+  const Arguments lines = {"generate", "m", "--jsonl", "f", "--chat-template", "t"};
+  EXPECT_TRUE(parse_command_line(lines).ok());
   const Arguments batch = {"generate", "m", "--chat", "--jsonl", "f"};
   EXPECT_NE(parse_command_line(batch).status().message().find("not --chat and --jsonl"),
             std::string::npos);

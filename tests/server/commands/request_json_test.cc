@@ -51,6 +51,22 @@ TEST(RequestJsonTest, AbsentAndNullFieldsKeepTheDefaults) {
             std::vector<std::string>{"one"});
 }
 
+TEST(RequestJsonTest, MessagesMayStandInThePlaceOfAPrompt) {
+  const char* list = R"([{"role":"user","content":"a","b":1,"a":2}])";
+  OrderedJson messages;
+  const Result<GenerationRequest, RequestError> request =
+      parse_request_json(cat(R"({"messages":)", list, R"(,"max_tokens":3})"), {},
+                         LineKind::kRequest, nullptr, &messages);
+  ASSERT_TRUE(request.ok()) << request.error().status.to_string();
+  EXPECT_FALSE(request->prompt || request->prompt_ids);
+  EXPECT_EQ(request->max_tokens, 3);
+  EXPECT_EQ(messages.dump(), list) << "the members keep their order";
+  EXPECT_TRUE(parse_request_json(R"({"prompt":"a","messages":null})", {}, LineKind::kRequest,
+                                 nullptr, &messages)
+                  .ok());
+  EXPECT_TRUE(messages.is_null());
+}
+
 TEST(RequestJsonTest, BadLinesAreExplained) {
   struct Case {
     const char* line;
@@ -62,14 +78,14 @@ TEST(RequestJsonTest, BadLinesAreExplained) {
       {"{", "INVALID_ARGUMENT: byte "},
       {"[1]", "INVALID_ARGUMENT: must be a JSON object"},
       {"\"x\"", "must be a JSON object"},
-      {"{}", "needs \"prompt\" or \"prompt_ids\""},
-      {R"({"prompt":"a","prompt_ids":[1]})", "not both"},
+      {"{}", "needs one of \"prompt\", \"prompt_ids\" and \"messages\""},
+      {R"({"prompt":"a","prompt_ids":[1]})", "takes only one of \"prompt\", "},
+      {R"({"prompt":"a","messages":[]})", "takes only one of \"prompt\", "},
+      {R"({"prompt_ids":[1],"messages":[]})", "takes only one of \"prompt\", "},
+      {R"({"message":[]})", "unknown field \"message\"; did you mean \"messages\"?"},
       {R"({"prompt":"a","max_token":1})",
        "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
       {R"({"prompt":"a","n":2})", "unknown field \"n\"; fields are the flags' names"},
-      {R"({"messages":[{"role":"user","content":"a"}]})",
-       "unknown field \"messages\"; a line has a prompt; this makes one of chat messages: echo "
-       "'{\"prompt_ids\":['$(shoal render MODEL --messages FILE --ids)']}'"},
       {R"({"prompt":"a","max_tokens":1,"prompt":"b"})", "\"prompt\" stands twice"},
       {R"({"prompt":1})", "INVALID_ARGUMENT: \"prompt\" must be a string"},
       {R"({"prompt_ids":"1,2"})", "\"prompt_ids\" must be an array of token ids"},

@@ -51,6 +51,11 @@ TEST(RequestLinesTest, ALineOfLogitsHasOnlyAPrompt) {
                 .status.message()
                 .find("unknown field \"logprobs\"; the fields are id, prompt and prompt_ids"),
             std::string::npos);
+  EXPECT_EQ(
+      parse(R"({"messages":[{"role":"user","content":"a"}]})").error().status.message(),
+      "unknown field \"messages\"; a line has a prompt; this makes one of chat messages: echo "
+      "'{\"prompt_ids\":['$(shoal render MODEL --messages FILE --ids)']}'");
+  EXPECT_EQ(parse("{}").error().status.message(), "needs one of \"prompt\" and \"prompt_ids\"");
 }
 
 TEST(RequestLinesTest, WhatIsLeftToTheFileOfTheModelIsSaid) {
