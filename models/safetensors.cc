@@ -9,6 +9,7 @@
 
 #include "models/quantization.h"
 #include "runtime/base/json.h"
+#include "runtime/base/process_limit.h"
 
 namespace shoal {
 namespace {
@@ -36,8 +37,11 @@ class MappedFile {
     file.bytes_ = from.bytes;
     void* data = ::mmap(nullptr, file.bytes_, PROT_READ, MAP_SHARED, from.fd, 0);
     if (data == MAP_FAILED) {
-      return Status::error(Code::kResourceExhausted, cat("map ", file.bytes_, " B of ", from.path),
-                           errno);
+      const int error = errno;
+      return Status::error(Code::kResourceExhausted,
+                           cat("map ", file.bytes_, " B of ", from.path, address_space_limit()),
+                           error)
+          .blamed_on(Fault::kShortage);
     }
     (void)::madvise(data, file.bytes_, MADV_DONTDUMP);  // the file has them
     file.data_ = static_cast<const std::byte*>(data);

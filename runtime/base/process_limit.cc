@@ -51,19 +51,22 @@ std::string process_limit() {
              " processes and threads (ulimit -u), and a container may limit them too (pids)");
 }
 
+std::string address_space_limit() {
+  struct rlimit limit = {};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return cat("; a process may have ", bytes_text(static_cast<int64_t>(limit.rlim_cur)),
+             " (ulimit -v)");
+}
+
 Status reserve_address_space(int64_t bytes) {
   if (bytes <= 0) return {};
   const void* const taken = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (taken != MAP_FAILED) return {};
   const int error = errno;
-  struct rlimit limit = {};
-  const bool limited = ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  std::string what = cat("reserve ", bytes_text(bytes), " of address space");
-  if (limited)
-    what += cat("; a process may have ", bytes_text(static_cast<int64_t>(limit.rlim_cur)),
-                " (ulimit -v)");
-  return Status::error(Code::kResourceExhausted, std::move(what), error);
+  return Status::error(
+      Code::kResourceExhausted,
+      cat("reserve ", bytes_text(bytes), " of address space", address_space_limit()), error);
 }
 
 Code descriptor_code(int error) {

@@ -27,6 +27,10 @@ inline constexpr uint64_t kLeastStackBytes = uint64_t{1} << 20;
 /// refused, which is the same error, the limit of memory instead.
 std::string process_limit();
 
+/// "; a process may have 60.0 MiB (ulimit -v)", for an error that address space was refused; empty:
+/// there is no such limit.
+std::string address_space_limit();
+
 /// Takes this much address space, and no memory, for as long as the process lives.
 /// RESOURCE_EXHAUSTED, with the limit: it may not have as much.
 Status reserve_address_space(int64_t bytes);

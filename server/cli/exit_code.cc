@@ -99,7 +99,7 @@ ExitCode exit_code(const Ending& ending) {
       if (code == Code::kDataLoss) return ExitCode::kOutput;
       return code == Code::kInternal ? ExitCode::kInternal : ExitCode::kUsage;
     case Stage::kModel:
-      return model_exit_code(code);
+      return ending.fault == Fault::kShortage ? ExitCode::kUnavailable : model_exit_code(code);
     case Stage::kStart:
       return start_exit_code(code, ending.fault);
     case Stage::kRun:

@@ -5,14 +5,24 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "server/cli/command_io.h"
+#include "server/host/read_in_time.h"
 
 namespace shoal {
 
 namespace {
+
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+Result<ChatTemplate> load_template(const std::string& model, const std::optional<std::string>& file,
+                                   Deadline deadline) {
+  return read_in_time<ChatTemplate>(cat("the chat template of MODEL ", model), deadline,
+                                    [model, file] { return ChatTemplate::load(model, file); });
+}
+
 }  // namespace
 
-Staged<ChatPrompts> ChatPrompts::open(const ChatFlags& flags, const std::string& model) {
+Staged<ChatPrompts> ChatPrompts::open(const ChatFlags& flags, const std::string& model,
+                                      Deadline deadline) {
   OrderedJson kwargs;
   if (flags.kwargs) {
     SHOAL_ASSIGN_OR_RETURN(
@@ -26,7 +36,7 @@ Staged<ChatPrompts> ChatPrompts::open(const ChatFlags& flags, const std::string&
                 readable.because_of(Code::kInvalidArgument, "--chat-template cannot be read"));
   }
   SHOAL_ASSIGN_OR_RETURN(ChatTemplate chat,
-                         at(Stage::kModel, ChatTemplate::load(model, flags.chat_template)));
+                         at(Stage::kModel, load_template(model, flags.chat_template, deadline)));
   return ChatPrompts(std::move(chat), std::move(kwargs), !flags.no_generation_prompt);
 }
 
@@ -37,14 +47,15 @@ Staged<RenderedPrompt> ChatPrompts::render(OrderedJson messages) const {
   return std::move(prompt).value();
 }
 
-Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model) {
+Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model,
+                                          Deadline deadline) {
   SHOAL_ASSIGN_OR_RETURN(
       const std::string text,
       at(Stage::kRequest, read_input("--messages", *flags.messages, kMaxInputBytes)));
   SHOAL_ASSIGN_OR_RETURN(
       OrderedJson messages,
       at(Stage::kRequest, parse_ordered_json(text, "--messages " + *flags.messages)));
-  SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts, ChatPrompts::open(flags, model));
+  SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts, ChatPrompts::open(flags, model, deadline));
   return prompts.render(std::move(messages));
 }
 
@@ -54,7 +65,7 @@ Staged<std::vector<int32_t>> encode_chat_prompt(const ChatFlags& flags,
   return at(Stage::kRequest, encode_prompt(tokenizer, prompt, flags.trust_message_tokens));
 }
 
-Status add_chat_template(const ServeFlags& flags, ServedModel* model) {
+Status add_chat_template(const ServeFlags& flags, const ModelFiles& files, ServedModel* model) {
   model->trust_message_tokens = flags.trust_message_tokens;
   if (flags.chat_template) {
     // Only whether it can be read, because the flag is to blame if not.
@@ -62,11 +73,12 @@ Status add_chat_template(const ServeFlags& flags, ServedModel* model) {
     if (!readable.ok())
       return readable.because_of(Code::kInvalidArgument, "--chat-template cannot be read");
   }
-  Result<ChatTemplate> chat = ChatTemplate::load(flags.engine.model, flags.chat_template);
+  Result<ChatTemplate> chat = load_template(files.dir, flags.chat_template, files.start_by);
   if (chat.ok()) {
     model->chat = std::make_shared<const ChatTemplate>(std::move(chat).value());
     return {};
   }
+  if (chat.status().fault() == Fault::kModelChanged) return chat.status();
   const bool missing = chat.status().code() == Code::kFailedPrecondition;
   model->no_chat = missing
                        ? "this model has no chat template: use /v1/completions, or start the "

@@ -8,6 +8,7 @@
 #include "server/cli/chat_flags.h"
 #include "server/cli/exit_code.h"
 #include "server/cli/flags.h"
+#include "server/host/model_files.h"
 
 namespace shoal {
 
@@ -16,7 +17,9 @@ namespace shoal {
 /// request. A template that does not parse, or that is missing, is one of the model.
 class ChatPrompts {
  public:
-  static Staged<ChatPrompts> open(const ChatFlags& flags, const std::string& model);
+  /// ABORTED (Fault::kModelChanged): the model's files do not answer by the deadline.
+  static Staged<ChatPrompts> open(const ChatFlags& flags, const std::string& model,
+                                  Deadline deadline);
   Staged<RenderedPrompt> render(OrderedJson messages) const;
 
  private:
@@ -32,7 +35,8 @@ class ChatPrompts {
 
 /// The prompt of the messages in the file that the flags name. Errors: those of ChatPrompts.
 /// Precondition: the flags have messages.
-Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model);
+Staged<RenderedPrompt> render_chat_prompt(const ChatFlags& flags, const std::string& model,
+                                          Deadline deadline);
 
 /// The ids of such a prompt.
 Staged<std::vector<int32_t>> encode_chat_prompt(const ChatFlags& flags,
@@ -41,7 +45,7 @@ Staged<std::vector<int32_t>> encode_chat_prompt(const ChatFlags& flags,
 
 /// Gives the model of a server its chat template. One that is missing or does not parse keeps
 /// nothing from being served but chats: the log names it. INVALID_ARGUMENT: the file that the flag
-/// names cannot be read.
-Status add_chat_template(const ServeFlags& flags, ServedModel* model);
+/// names cannot be read. ABORTED (Fault::kModelChanged): the files do not answer.
+Status add_chat_template(const ServeFlags& flags, const ModelFiles& files, ServedModel* model);
 
 }  // namespace shoal

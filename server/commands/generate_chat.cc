@@ -140,10 +140,9 @@ Staged<int> generate_chat(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(OrderedJson messages,
                          at(Stage::kRequest, read_messages(flags.chat.messages, true)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   SHOAL_ASSIGN_OR_RETURN(const ChatPrompts prompts,
-                         ChatPrompts::open(flags.chat, flags.engine.model));
+                         ChatPrompts::open(flags.chat, flags.engine.model, files.start_by));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   SHOAL_ASSIGN_OR_RETURN(

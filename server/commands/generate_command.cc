@@ -50,13 +50,14 @@ Staged<std::vector<int32_t>> chat_ids(const ChatFlags& flags, const Staged<ChatP
 
 /// Makes prompts of the lines that have messages. Those of which none can be made become wrong, and
 /// so do all if the model has no template. The error is that of a flag.
-Ending render_lines(const GenerateFlags& flags, const Tokenizer& tokenizer,
+Ending render_lines(const GenerateFlags& flags, const ModelFiles& files, const Tokenizer& tokenizer,
                     std::vector<RequestLine>* lines) {
   const auto has_messages = [](const RequestLine& line) {
     return line.wrong.ok() && !line.messages.is_null();
   };
   if (std::none_of(lines->begin(), lines->end(), has_messages)) return {};
-  const Staged<ChatPrompts> prompts = ChatPrompts::open(flags.chat, flags.engine.model);
+  const Staged<ChatPrompts> prompts =
+      ChatPrompts::open(flags.chat, flags.engine.model, files.start_by);
   if (!prompts.ok() && prompts.error().stage == Stage::kRequest) return prompts.error();
   for (RequestLine& line : *lines) {
     if (!has_messages(line)) continue;
@@ -327,16 +328,15 @@ Staged<int> generate(GenerateFlags flags) {
   SHOAL_ASSIGN_OR_RETURN(std::vector<RequestLine> requests,
                          at(Stage::kRequest, read_requests(flags)));
   SHOAL_ASSIGN_OR_RETURN(const ModelFiles files, at(Stage::kModel, open_model(flags.engine)));
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   if (flags.chat.messages) {
     SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
-                           render_chat_prompt(flags.chat, flags.engine.model));
+                           render_chat_prompt(flags.chat, flags.engine.model, files.start_by));
     SHOAL_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                            encode_chat_prompt(flags.chat, prompt, tokenizer));
     requests[0].request.prompt_ids.emplace(ids.begin(), ids.end());
   }
-  SHOAL_RETURN_IF_ERROR(render_lines(flags, tokenizer, &requests));
+  SHOAL_RETURN_IF_ERROR(render_lines(flags, files, tokenizer, &requests));
   SHOAL_ASSIGN_OR_RETURN(EnginePlan plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts.gpu)));
   const ServedModel model =

@@ -67,7 +67,7 @@ Ending resolve_prompts(const LogitsFlags& flags, const ModelFiles& files, int32_
   for (RequestLine& line : *prompts) {
     if (!line.wrong.ok()) continue;
     if (line.request.prompt && !tokenizer) {
-      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, load_tokenizer(files, flags.engine)));
+      SHOAL_ASSIGN_OR_RETURN(tokenizer, at(Stage::kModel, load_tokenizer(files)));
     }
     Result<std::vector<int32_t>, RequestError> ids = tokens_of(
         line.request, tokenizer ? &*tokenizer : nullptr, files.config.vocab_size, max_model_len);

@@ -6,7 +6,8 @@ namespace shoal {
 namespace {
 
 Ending render(const RenderFlags& flags) {
-  SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt, render_chat_prompt(flags.chat, flags.model));
+  SHOAL_ASSIGN_OR_RETURN(const RenderedPrompt prompt,
+                         render_chat_prompt(flags.chat, flags.model, Deadline::infinite()));
   if (!flags.ids) return at(Stage::kRequest, write_stdout(prompt.text));
   SHOAL_ASSIGN_OR_RETURN(const Tokenizer tokenizer,
                          at(Stage::kModel, Tokenizer::load(flags.model)));

@@ -25,6 +25,7 @@
 #include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
 #include "server/host/model_fingerprint.h"
+#include "server/host/read_in_time.h"
 #include "server/host/start_log.h"
 #include "server/metrics/metrics.h"
 #include "server/serving/inference_loop.h"
@@ -38,8 +39,7 @@ constexpr int64_t kWatchMs = 100;
 constexpr double kLongRestartSeconds = 5;
 /// Time for last messages to go out, when no request runs any more.
 constexpr int64_t kGoodbyeMs = 2'000;
-/// The same after a rank's death: long enough to notify clients, short enough not to delay the exit
-/// code.
+/// The same after a rank's death: enough to notify clients, and no long delay of the exit code.
 constexpr int64_t kFailedGoodbyeMs = 300;
 /// How long the rest of the shutdown may take when no request runs any more: gRPC, which waits for
 /// its calls and threads without a bound, and the end of the ranks.
@@ -229,12 +229,13 @@ Staged<std::unique_ptr<Fronts>> listen(const ServeFlags& flags, const ModelFiles
 /// What requests need of the model: limits, tokenizer and chat template.
 Staged<ServedModel> served_model(const ServeFlags& flags, const ModelFiles& files,
                                  const EnginePlan& plan) {
-  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer,
-                         at(Stage::kModel, load_tokenizer(files, flags.engine)));
+  SHOAL_ASSIGN_OR_RETURN(Tokenizer tokenizer, at(Stage::kModel, load_tokenizer(files)));
   ServedModel model = make_served_model(files, std::move(tokenizer), plan, flags.engine.seed);
-  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, add_chat_template(flags, &model)));
+  SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, add_chat_template(flags, files, &model)));
   // Now, because the files may be others later.
-  Result<TokenizerArchive> archive = make_tokenizer_archive(flags.engine.model);
+  Result<TokenizerArchive> archive =
+      read_in_time<TokenizerArchive>(cat("the tokenizer of MODEL ", files.dir), files.start_by,
+                                     [dir = files.dir] { return make_tokenizer_archive(dir); });
   if (archive.ok())
     model.tokenizer_files = std::make_shared<const TokenizerArchive>(std::move(archive).value());
   else
@@ -265,6 +266,7 @@ Staged<std::unique_ptr<PreparedServer>> prepare(ServeFlags& flags, HostFacts* fa
   const ModelFiles& files = *server->files;
   SHOAL_ASSIGN_OR_RETURN(server->plan,
                          at(Stage::kRequest, plan_on_device(&flags.engine, files, facts->gpu)));
+  server->plan.start_by = files.start_by;
   const EnginePlan& plan = server->plan;
   server->metrics.emplace(
       MetricsOptions{served_names(flags, files.name).front(), plan.model.limits, plan.world_size});

@@ -203,6 +203,7 @@ SupervisorOptions supervisor_options(const EnginePlan& plan, const EngineFlags& 
   set_device(flags.transport.device, gpu, &options.group.start);
   options.group.world_size = plan.world_size;
   options.group.startup_timeout_s = flags.transport.startup_timeout_s;
+  options.start_by = sooner(plan.start_by, Deadline::after_s(flags.transport.startup_timeout_s));
   options.group.step_timeout_s = flags.transport.step_timeout_s;
   options.max_restarts = flags.max_restarts;
   return options;
@@ -241,7 +242,6 @@ Attempt<std::unique_ptr<EngineHost>> EngineHost::start(EnginePlan& plan, const E
   options.group.start.work = encode(plan.model);
   const auto told = std::make_shared<std::function<void(int)>>(std::move(on_loading));
   options.hooks = hooks_for(progress, [told](int percent) { (*told)(percent); });
-  options.start_by = Deadline::after_s(flags.transport.startup_timeout_s);
   Attempt<std::unique_ptr<ModelWatch>> model = first_look(plan, options.start_by, options.hooks);
   if (!model.ok()) return model.failure();
   watch_model(**model, &options.hooks);
@@ -278,7 +278,6 @@ std::optional<Failure> EngineHost::rehearse(const EnginePlan& plan, const Engine
   // In the place of the thread that would run the steps.
   const Result<std::unique_ptr<ThreadPool>> steps = ThreadPool::start(2);
   if (!steps.ok()) return Failure{steps.status(), Phase::kSpawn};
-  options.start_by = Deadline::after_s(flags.transport.startup_timeout_s);
   const Attempt<std::unique_ptr<ModelWatch>> model =
       first_look(plan, options.start_by, options.hooks);
   if (!model.ok()) return model.failure();

@@ -38,6 +38,8 @@ struct EnginePlan {
   /// The files that the ranks load from. `model` names their descriptors, so that they stay open
   /// for as long as ranks may be started.
   std::vector<WatchedFile> files;
+  /// The first start ends by then, if that is less than --startup-timeout from its beginning.
+  Deadline start_by = Deadline::infinite();
 
   int64_t kv_bytes() const { return memory.kv_bytes_per_block * model.limits.kv_blocks; }
   /// Lowers the number of KV blocks to `blocks`, for commands that know how many their requests can

@@ -1,15 +1,9 @@
 #include "server/host/model_files.h"
 
-#include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <exception>
 #include <filesystem>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -17,10 +11,8 @@
 #include "models/tokenizer/unicode.h"
 #include "models/weights.h"
 #include "runtime/base/deadline.h"
-#include "runtime/base/log.h"
-#include "runtime/base/number_text.h"
-#include "runtime/base/wait.h"
 #include "server/host/hidden_home.h"
+#include "server/host/read_in_time.h"
 
 namespace shoal {
 namespace {
@@ -29,8 +21,6 @@ namespace {
 /// begins, its size when a part of it is done, and emptying a large file takes long.
 constexpr int64_t kChangeShowsMs = 250;
 constexpr int kLookMs = 5;
-/// Files that have not been read by then are said to be slow.
-constexpr double kSlowFilesS = 5;
 
 /// The name of the model that a snapshot in the cache of Hugging Face's hub is of:
 /// ".../models--HuggingFaceTB--SmolLM2-135M/snapshots/7e27bd9f" -> "HuggingFaceTB/SmolLM2-135M".
@@ -91,61 +81,6 @@ Result<HeldFiles> small_files(const std::string& dir) {
   return files;
 }
 
-/// What a thread reads, which may never be there.
-template <class T>
-struct FileRead {
-  std::mutex mutex;
-  std::condition_variable over;
-  std::optional<Result<T>> result;
-  std::exception_ptr thrown;
-
-  /// The thread's work.
-  void run(const std::function<Result<T>()>& read) {
-    try {
-      Result<T> got = read();
-      const std::lock_guard lock(mutex);
-      result.emplace(std::move(got));
-    } catch (...) {  // no memory is left
-      const std::lock_guard lock(mutex);
-      thrown = std::current_exception();
-    }
-    over.notify_all();
-  }
-
-  /// False: it is not over by the deadline.
-  bool wait(Deadline deadline) {
-    std::unique_lock lock(mutex);
-    return wait_until_ready(over, lock, deadline, [this] { return result || thrown; });
-  }
-};
-
-/// Reads files of flags.model on a thread of its own, if there can be one.
-template <class T>
-Result<T> read_in_time(const EngineFlags& flags, const std::function<Result<T>()>& read) {
-  const auto reading = std::make_shared<FileRead<T>>();
-  std::thread thread;
-  try {
-    thread = std::thread([reading, read] { reading->run(read); });
-  } catch (const std::system_error&) {
-    return read();
-  }
-  const double answer_s = std::max(flags.transport.startup_timeout_s, 1e-3 * kFilesAnswerMs);
-  const Deadline deadline = Deadline::after_s(answer_s);
-  bool over = reading->wait(Deadline::after_s(std::min(answer_s, kSlowFilesS)));
-  if (!over && !deadline.passed()) {
-    log_warning(cat("MODEL ", flags.model, " has not been read after ", with_digits(kSlowFilesS, 3),
-                    " s; --startup-timeout ends that after ", with_digits(answer_s, 3), " s"));
-    over = reading->wait(deadline);
-  }
-  if (!over) {
-    thread.detach();
-    return file_does_not_answer(cat("MODEL ", flags.model), answer_s);
-  }
-  thread.join();
-  if (reading->thrown) std::rethrow_exception(reading->thrown);
-  return std::move(*reading->result);
-}
-
 /// held: the small files; it gets those of the checkpoint.
 Result<ModelFiles> read_model(const std::string& dir, HeldFiles* held) {
   const HeldFiles small = *held;
@@ -165,7 +100,7 @@ Result<ModelFiles> read_model(const std::string& dir, HeldFiles* held) {
   return ModelFiles{model_name(dir),        dir,
                     std::move(config_json), std::move(config),
                     std::move(generation),  std::move(checkpoint),
-                    std::move(watched)};
+                    std::move(watched),     Deadline::infinite()};
 }
 
 /// watched: the model's files as they were when they were opened.
@@ -205,21 +140,24 @@ Result<ModelFiles> open_model(const std::string& dir) {
   if (model.ok()) return model;
   // What this program cannot do, and a file that cannot be had, are no half of a file.
   const Code code = model.status().code();
-  if (code == Code::kUnimplemented || code == Code::kUnavailable) return model.status();
+  const bool shortage = model.status().fault() == Fault::kShortage;
+  if (code == Code::kUnimplemented || code == Code::kUnavailable || shortage) return model.status();
   return unless_changed(held, model.status());
 }
 
 Result<ModelFiles> open_model(const EngineFlags& flags) {
-  return read_in_time<ModelFiles>(flags, [dir = flags.model] { return open_model(dir); });
+  const Deadline start_by = Deadline::after_s(flags.transport.startup_timeout_s);
+  SHOAL_ASSIGN_OR_RETURN(ModelFiles files,
+                         read_in_time<ModelFiles>(cat("MODEL ", flags.model), start_by,
+                                                  [dir = flags.model] { return open_model(dir); }));
+  files.start_by = start_by;
+  return files;
 }
 
 Result<Tokenizer> load_tokenizer(const ModelFiles& model) {
-  return read_tokenizer(model.dir, model.watched);
-}
-
-Result<Tokenizer> load_tokenizer(const ModelFiles& model, const EngineFlags& flags) {
   return read_in_time<Tokenizer>(
-      flags, [dir = model.dir, watched = model.watched] { return read_tokenizer(dir, watched); });
+      cat("the tokenizer of MODEL ", model.dir), model.start_by,
+      [dir = model.dir, watched = model.watched] { return read_tokenizer(dir, watched); });
 }
 
 }  // namespace shoal

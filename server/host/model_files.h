@@ -22,24 +22,23 @@ struct ModelFiles {
   GenerationConfig generation;
   Checkpoint checkpoint;
   std::vector<WatchedFile> watched;  ///< all of them, open
+  /// By when whatever else is read of the model must have answered.
+  Deadline start_by = Deadline::infinite();
 };
 
 /// NOT_FOUND, INVALID_ARGUMENT (damaged), UNIMPLEMENTED, or UNAVAILABLE (no descriptors are left
-/// for all of them); DATA_LOSS (Fault::kModelChanged): what makes no sense is being written.
-/// Callers report these errors as Stage::kModel.
+/// for all of them); RESOURCE_EXHAUSTED (Fault::kShortage): no address space is left; DATA_LOSS
+/// (Fault::kModelChanged): what makes no sense is being written. Callers report these errors as
+/// Stage::kModel.
 Result<ModelFiles> open_model(const std::string& dir);
+
+/// Opens flags.model as a start does that begins now: ABORTED (Fault::kModelChanged) if the files
+/// do not answer in the time of --startup-timeout (read_in_time.h). The other errors are those
+/// above.
+Result<ModelFiles> open_model(const EngineFlags& flags);
 
 /// The tokenizer of an open model. Its errors are those of Tokenizer::load() and of open_model().
 Result<Tokenizer> load_tokenizer(const ModelFiles& model);
-
-/// Opens flags.model on a thread of its own, because a read of a file whose file system is gone
-/// does not end: ABORTED (Fault::kModelChanged) if it is not over in the time that a start has,
-/// which counts as two seconds if it is less. A thread that hangs at a file is left behind with all
-/// that it uses. The other errors are those of open_model().
-Result<ModelFiles> open_model(const EngineFlags& flags);
-
-/// The same for load_tokenizer().
-Result<Tokenizer> load_tokenizer(const ModelFiles& model, const EngineFlags& flags);
 
 /// What is wrong with these files: the error, or, if one of them is not what it was when it was
 /// opened, DATA_LOSS (Fault::kModelChanged) because of the error. An error waits for a quarter of a

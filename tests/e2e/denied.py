@@ -76,11 +76,14 @@ def program_of(call: int, verdict: int, third: int | None = None) -> Program:
 
 class HeldCalls(threading.Thread):
     """System calls of this name with this third argument, by all that comes after install(). From hold()
-    on, the kernel holds them, as it does if a file's server is gone. Start it when the program runs."""
+    on, the kernel holds them, as it does if a file's server is gone. Start it when the program runs.
+
+    path, skip: of the opening of files, only of those that end with this, after the first `skip`."""
     NEW_LISTENER, ASK, LET_GO, RECEIVE, ANSWER = 8, 0x7FC00000, 1, 0xC0502100, 0xC0182101
 
-    def __init__(self, call: str, third: int):
+    def __init__(self, call: str, third: int, path: str = "", skip: int = 0):
         super().__init__(daemon=True)
+        self.path, self.skip = path.encode(), skip
         self.program = program_of(OURS[call], self.ASK, third=third)
         self.near, self.far = socket.socketpair()
         self.holds, self.held = threading.Event(), threading.Event()
@@ -95,6 +98,17 @@ class HeldCalls(threading.Thread):
     def hold(self):
         self.holds.set()
 
+    def is_meant(self, call: bytes) -> bool:
+        if not self.path:
+            return True
+        process, name = struct.unpack_from("=8xI28xQ", call)  # of seccomp_notif: the second argument
+        with open(f"/proc/{process}/mem", "rb", buffering=0) as memory:
+            memory.seek(name)
+            if not memory.read(4096).split(b"\0")[0].endswith(self.path):
+                return False
+        self.skip -= 1
+        return self.skip < 0
+
     def run(self):
         with self.near, self.far:
             [listener] = socket.recv_fds(self.near, 1, 1)[1]
@@ -104,7 +118,7 @@ class HeldCalls(threading.Thread):
             call = bytearray(80)
             try:
                 fcntl.ioctl(listener, self.RECEIVE, call)
-                if self.holds.is_set():
+                if self.holds.is_set() and self.is_meant(call):
                     self.held.set()
                 else:
                     answer = call[:8] + struct.pack("qiI", 0, 0, self.LET_GO)

@@ -92,11 +92,21 @@ class SilentStart(CopiedModel):
             self.assertIn(f"MODEL {self.model} does not answer", out + err)
             self.assertNotIn("READY", out)
 
+    def test_it_ends_if_a_file_that_comes_later_does_not_open(self):
+        chat = ("generate", "--messages", self.folder / "chat.json")
+        chat[-1].write_text('[{"role": "user", "content": "Hello"}]')
+        later = [(("tokenizer.json", 1), "the tokenizer"), (("tokenizer_config.json",), "the chat template")]
+        for command, *flags in (("serve", "--grpc-port", 0), chat):
+            for held, what in later:
+                process = self.start_on_silence(command, *flags, "--startup-timeout", 3, held=(*OPENS, *held))
+                err = process.communicate()[1].decode()
+                self.assertEqual(process.returncode, harness.WORKER_DIED, err)
+                self.assertIn(f"{what} of MODEL {self.model} does not answer", err)
+
     def test_it_says_that_they_do_not_open_until_a_signal_ends_it(self):
         process = self.start_on_silence("serve", "--grpc-port", 0, held=OPENS)
         said = process.stderr.readline().decode()
-        self.assertIn(f"MODEL {self.model} has not been read after 5 s; --startup-timeout ends that after 600 s",
-                      said)
+        self.assertRegex(said, f"MODEL {self.model} has not been read after 5 s; --startup-timeout ends that in 59")
         process.terminate()
         process.communicate()
         self.assertEqual(process.returncode, 0)
