@@ -26,7 +26,8 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   bool boolean(bool v) { return count() && Base::boolean(v); }
   bool number_integer(int64_t v) { return count() && Base::number_integer(v); }
   bool number_unsigned(uint64_t v) {
-    if (kIsExact && v > static_cast<uint64_t>(INT64_MAX)) return stop(kTooLarge);
+    if (kIsExact && !limits_.unsigned_integers && v > static_cast<uint64_t>(INT64_MAX))
+      return stop(kTooLarge);
     return count() && Base::number_unsigned(v);
   }
   bool number_float(double v, const std::string& s) {

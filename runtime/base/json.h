@@ -16,6 +16,8 @@ struct JsonLimits {
   size_t max_values = 20'000'000;   ///< scalars, keys and containers; bounds memory
   size_t max_members = 20'000'000;  ///< of one object
   bool distinct_names = false;      ///< refuse an object that has a name twice
+  /// Of a document whose order matters: take integers of 2^63 to 2^64 - 1, which have no sign.
+  bool unsigned_integers = false;
 };
 
 /// Parses text that may be hostile. Never throws. If a name is repeated, the last one counts, as

@@ -27,9 +27,10 @@ Status check_chat_flags(const ChatFlags& chat) {
   const bool any =
       chat.chat_template || chat.kwargs || chat.no_generation_prompt || chat.trust_message_tokens;
   if (chat.messages || !any) return {};
-  return Status::error(Code::kInvalidArgument,
-                       "--chat-template, --chat-template-kwargs, --no-generation-prompt and "
-                       "--trust-message-tokens need --messages, --chat or --jsonl");
+  return Status::error(
+      Code::kInvalidArgument,
+      "--chat-template, --chat-template-kwargs, --no-generation-prompt and "
+      "--trust-message-tokens need --messages, --chat, or a line with messages in --jsonl");
 }
 
 void add_conversation_flag(FlagParser& parser, bool* converses) {

@@ -49,26 +49,38 @@ Staged<std::vector<int32_t>> chat_ids(const ChatFlags& flags, const Staged<ChatP
 }
 
 /// Makes prompts of the lines that have messages. Those of which none can be made become wrong, and
-/// so do all if the model has no template. The error is that of a flag.
+/// so do all if the model has no template. The error is that of a flag, or of a damaged template.
 Ending render_lines(const GenerateFlags& flags, const ModelFiles& files, const Tokenizer& tokenizer,
                     std::vector<RequestLine>* lines) {
-  const auto has_messages = [](const RequestLine& line) {
-    return line.wrong.ok() && !line.messages.is_null();
-  };
-  if (std::none_of(lines->begin(), lines->end(), has_messages)) return {};
+  const auto has_messages = [](const RequestLine& line) { return !line.messages.is_null(); };
+  const auto is_wrong = [](const RequestLine& line) { return !line.wrong.ok(); };
+  if (std::none_of(lines->begin(), lines->end(), has_messages)) {
+    // A line that is wrong may have messages.
+    if (!flags.jsonl || std::any_of(lines->begin(), lines->end(), is_wrong)) return {};
+    return at(Stage::kRequest, check_chat_flags(flags.chat));
+  }
   const Staged<ChatPrompts> prompts =
       ChatPrompts::open(flags.chat, flags.engine.model, files.start_by);
-  if (!prompts.ok() && prompts.error().stage == Stage::kRequest) return prompts.error();
+  if (!prompts.ok() && prompts.error().why.code() != Code::kFailedPrecondition)
+    return prompts.error();
   for (RequestLine& line : *lines) {
     if (!has_messages(line)) continue;
     const Staged<std::vector<int32_t>> ids =
-        chat_ids(flags.chat, prompts, std::move(line.messages), tokenizer);
+        chat_ids(flags.chat, prompts, line.messages, tokenizer);
     if (ids.ok())
       line.request.prompt_ids.emplace(ids->begin(), ids->end());
     else
       line.wrong = ids.error().why;
   }
   return {};
+}
+
+/// Why a request cannot run. A line with messages has no field for its prompt.
+void note_wrong(RequestError why, RequestLine* line) {
+  const bool of_prompt =
+      why.field == RequestField::kPrompt || why.field == RequestField::kPromptIds;
+  line->wrong = std::move(why);
+  if (of_prompt && !line->messages.is_null()) line->wrong.field = RequestField::kNone;
 }
 
 /// Checks every request before any of them runs. Those that cannot run become wrong.
@@ -81,13 +93,13 @@ void resolve_requests(const ServedModel& model, const EngineLimits& limits,
     Result<ResolvedRequest, RequestError> resolved =
         resolve_request(std::move(line.request), model);
     if (!resolved.ok()) {
-      line.wrong = resolved.error();
+      note_wrong(resolved.error(), &line);
       continue;
     }
     line.resolved = std::move(resolved).value();
     // Prompts that are too long for the KV cache: the loop would refuse them after others had run.
     if (RequestError error = scheduler.check(line.resolved.engine); !error.ok())
-      line.wrong = std::move(error);
+      note_wrong(std::move(error), &line);
   }
 }
 

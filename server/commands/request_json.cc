@@ -34,6 +34,7 @@ const char* shape_of(LineKind kind) {
 /// What to write in the place of a field that no line has.
 std::string instead_of(const std::string& name, const std::vector<std::string>& known,
                        LineKind kind) {
+  if (name == "sampling") return "write the members of an answer's sampling as fields of the line";
   // Known in a line of generate.
   if (name == kMessages)
     return "a line has a prompt; this makes one of chat messages: echo '{\"prompt_ids\":['$(shoal "
@@ -77,8 +78,11 @@ RequestError take_id(const Json& object, std::string* id) {
 RequestError take_messages(const Json& object, std::string_view line, OrderedJson* messages) {
   const auto member = object.find(kMessages);
   if (member == object.end() || member->is_null()) return {};
-  SHOAL_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(line, ""));
-  *messages = std::move(ordered[kMessages]);
+  JsonLimits limits = kOrderedJsonLimits;
+  limits.unsigned_integers = true;  // a seed
+  SHOAL_ASSIGN_OR_RETURN(OrderedJson ordered, parse_ordered_json(line, "", limits));
+  // Once more, because messages have no such integers.
+  SHOAL_ASSIGN_OR_RETURN(*messages, parse_ordered_json(ordered[kMessages].dump(), kMessages));
   return {};
 }
 

@@ -51,8 +51,8 @@ std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
 /// "usage":{"prompt_tokens":...,"completion_tokens":...},"sampling":{"temperature":...,"top_p":...,
 /// "top_k":...,"min_p":...,"repetition_penalty":...,"presence_penalty":...,
 /// "frequency_penalty":...,"seed":...},"transport":"shm"}. The members of "sampling" are fields of
-/// a line, in which they give the same answer again. Floats are written with the fewest digits that
-/// read back as the same float32.
+/// a line: with the same prompt, length and stops they give the same answer again. Floats are
+/// written with the fewest digits that read back as the same float32.
 std::string completion_json(const Completion& completion, std::string_view transport,
                             const std::string& id = "");
 

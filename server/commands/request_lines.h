@@ -11,7 +11,7 @@ namespace shoal {
 struct RequestLine {
   int64_t number = 0;              ///< of the line in its file, from 1; 0: there is no file
   std::string id = {};             ///< the line's own, as JSON text; empty: it has none
-  OrderedJson messages = nullptr;  ///< instead of a prompt, until one is made of them; null: none
+  OrderedJson messages = nullptr;  ///< that a prompt is made of; null: it has none
   GenerationRequest request = {};  ///< as it was written
   ResolvedRequest resolved = {};   ///< once it has been checked against the model
   bool has_text = false;           ///< then too: its prompt was a text and not token ids

@@ -102,9 +102,22 @@ class Render(harness.TestCase):
         answer, wrong = (json.loads(line) for line in out.splitlines())
         self.assertIn("token_ids", answer)
         self.assertEqual((wrong["line"], wrong["error"]["code"]), (2, "FAILED_PRECONDITION"))
-        # No line is to blame for a flag.
+        # No line is to blame for a damaged template, nor for a flag.
+        broken = Path(shutil.copytree(harness.DEMO, self.folder / "broken"))
+        (broken / "tokenizer_config.json").write_text("{")
+        why = self.refused(BAD_MODEL, TALK, model=broken)
+        damaged = harness.run("generate", broken, "--jsonl", lines, "--keep-going", code=BAD_MODEL)
+        self.assertEqual(damaged.stderr.decode(), why)
         error = harness.run(*batch, "--chat-template", self.folder / "absent", code=USAGE).stderr
         self.assertIn(b"shoal: error: --chat-template cannot be read", error)
+        error = harness.run("generate", harness.DEMO, "--jsonl", self.lines(good), "--chat-template-kwargs",
+                            "{}", code=USAGE).stderr
+        self.assertIn(b"or a line with messages in --jsonl", error)
+
+    def test_no_field_of_a_line_is_to_blame_for_a_long_chat(self):
+        lines = self.lines({"messages": [{"role": "user", "content": "word " * 4096}]})
+        out = harness.run("generate", harness.DEMO, "--jsonl", lines, "--keep-going", code=1).stdout
+        self.assertEqual(list(json.loads(out)["error"]), ["code", "message"])
 
     def test_refusals(self):
         raises = self.file("raises.jinja", "\n{{ raise_exception('no tools here') }}")

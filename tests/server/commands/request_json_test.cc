@@ -54,12 +54,13 @@ TEST(RequestJsonTest, AbsentAndNullFieldsKeepTheDefaults) {
 TEST(RequestJsonTest, MessagesMayStandInThePlaceOfAPrompt) {
   const char* list = R"([{"role":"user","content":"a","b":1,"a":2}])";
   OrderedJson messages;
-  const Result<GenerationRequest, RequestError> request =
-      parse_request_json(cat(R"({"messages":)", list, R"(,"max_tokens":3})"), {},
-                         LineKind::kRequest, nullptr, &messages);
+  const Result<GenerationRequest, RequestError> request = parse_request_json(
+      cat(R"({"messages":)", list, R"(,"max_tokens":3,"seed":18446744073709551615})"), {},
+      LineKind::kRequest, nullptr, &messages);
   ASSERT_TRUE(request.ok()) << request.error().status.to_string();
   EXPECT_FALSE(request->prompt || request->prompt_ids);
   EXPECT_EQ(request->max_tokens, 3);
+  EXPECT_EQ(request->seed, UINT64_MAX);
   EXPECT_EQ(messages.dump(), list) << "the members keep their order";
   EXPECT_TRUE(parse_request_json(R"({"prompt":"a","messages":null})", {}, LineKind::kRequest,
                                  nullptr, &messages)
@@ -83,6 +84,8 @@ TEST(RequestJsonTest, BadLinesAreExplained) {
       {R"({"prompt":"a","messages":[]})", "takes only one of \"prompt\", "},
       {R"({"prompt_ids":[1],"messages":[]})", "takes only one of \"prompt\", "},
       {R"({"message":[]})", "unknown field \"message\"; did you mean \"messages\"?"},
+      {R"({"messages":[18446744073709551615]})", "an integer does not fit into 64 bits"},
+      {R"({"prompt":"a","sampling":{}})", "write the members of an answer's sampling as fields"},
       {R"({"prompt":"a","max_token":1})",
        "unknown field \"max_token\"; did you mean \"max_tokens\"?"},
       {R"({"prompt":"a","n":2})", "unknown field \"n\"; fields are the flags' names"},
