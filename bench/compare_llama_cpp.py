@@ -16,7 +16,7 @@ A prompt is 512 tokens in one batch. Decoding is of one sequence, 24 tokens afte
 is a process of its own and gives its median repeat, or of decoding its turn of 8 tokens with the median
 fraction of the read bandwidth (llama-bench: its median repeat). A ratio is of two runs next to each
 other, and a table has medians of the turns and, in brackets, the least and the most. After Ctrl-C the
-tables have the turns that were whole.
+tables have the turns that were whole, and the exit code is 130.
 """
 import argparse
 import hashlib
@@ -42,6 +42,7 @@ CHECK_PROMPT, CHECK_TOKENS = "The capital of France is", 24
 MODELS = {"smollm2": "SmolLM2-135M", "tinyllama-1.1b": "1.1 B shape"}
 DECODE_TOKENS = {"smollm2": 128, "tinyllama-1.1b": 32}
 LONGEST_RUN_S = 1800
+INTERRUPTED = 130  # what a shell says of SIGINT
 # What llama.cpp is told to compile for if the best set of this processor is another one.
 AVX2 = ["-DGGML_NATIVE=OFF", "-DGGML_AVX2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON",
         "-DGGML_BMI2=ON"]
@@ -213,20 +214,23 @@ def build_llama(kernels: str, native: bool) -> Path:
     out = LLAMA / f"{VERSION}-{kernels}{'-' + processor() if native else ''}"
     names = ("llama-bench", "llama-simple")
     if not all((out / name).exists() for name in names):
-        build = LLAMA / f"{VERSION}-build"
+        build = LLAMA / f"{VERSION}-build-{processor()}"
         instructions = ["-DGGML_NATIVE=ON"] if native else INSTRUCTIONS[kernels]
         off = [f"-D{option}=OFF" for option in
                ("GGML_CCACHE", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_APP",
                 "LLAMA_BUILD_UI", "LLAMA_OPENSSL", "BUILD_SHARED_LIBS")]
-        # Fresh, because the defaults of many options depend on what the last set had said.
-        run(["cmake", "--fresh", "-S", llama_source(), "-B", build, "-G", "Ninja",
+        # The defaults of many options depend on what was said for the last set.
+        (build / "CMakeCache.txt").unlink(missing_ok=True)
+        run(["cmake", "-S", llama_source(), "-B", build, "-G", "Ninja",
              "-DCMAKE_BUILD_TYPE=Release", *instructions, *off], f"configuring {build}")
         print(f"building llama.cpp for {kernels}: this takes minutes", file=sys.stderr)
         run(["ninja", "-C", build, "-j", len(os.sched_getaffinity(0)), *names],
             f"building {build}")
         out.mkdir(exist_ok=True)
         for name in names:
-            shutil.copy2(build / "bin" / name, out / name)
+            partial = out / f"{name}.partial"  # renamed when complete
+            shutil.copy2(build / "bin" / name, partial)
+            partial.rename(out / name)
     return out
 
 
@@ -269,9 +273,7 @@ def turn(rows: dict, args: argparse.Namespace, name: str, gguf: Path, programs: 
                 row.theirs.append(llama_rate(programs, gguf, threads, "-p", 0, "-n", tokens, "-d",
                                              DECODE_AFTER))
             else:
-                # Without a warm-up of its own, which takes as long as a run: the median leaves it out.
-                row.theirs.append(llama_rate(programs, gguf, threads, "-p", tokens, "-n", 0,
-                                             "--no-warmup"))
+                row.theirs.append(llama_rate(programs, gguf, threads, "-p", tokens, "-n", 0))
 
 
 def spread(values: list[float], form: str) -> str:
@@ -327,7 +329,7 @@ def compare(args: argparse.Namespace) -> None:
             print(f"turn {turns} of {args.turns}", file=sys.stderr)
     except KeyboardInterrupt:
         if turns == 0:
-            sys.exit("compare_llama_cpp: no turn was whole")
+            sys.exit(INTERRUPTED)
         for row in rows.values():  # the turn that was interrupted counts in no row
             del row.ours[turns:], row.theirs[turns:], row.fractions[turns:]
     print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} usable CPUs, load average before the "
@@ -336,13 +338,15 @@ def compare(args: argparse.Namespace) -> None:
           "(least – most)")
     for kernels in sets:
         print(f"\n### {kernels}\n\n{table(rows, kernels)}")
-        if "smollm2" in ggufs:
+        if "smollm2" in ggufs and turns == args.turns:
             print(f"\n{check(args, programs[kernels], ggufs['smollm2'], kernels)}")
     for what in args.what:
         worst = min((statistics.median(row.ratios()), key)
                     for key, row in rows.items() if key[3] == what)
         print(f"\nworst {what}: {worst[0]:.2f}, {worst[1][0]}, {MODELS[worst[1][1]]}, threads: "
               f"{worst[1][2]}")
+    if turns < args.turns:
+        sys.exit(INTERRUPTED)
 
 
 def main() -> None:
@@ -370,7 +374,10 @@ def main() -> None:
     args.shoal = args.shoal.resolve()
     args.models_at = {name: args.smollm2.resolve() if name == "smollm2" else BUILD / name
                       for name in args.models}
-    compare(args)
+    try:
+        compare(args)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":
