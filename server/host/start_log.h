@@ -23,7 +23,8 @@ void log_verified(const TransportReport& report);
 /// YAML is only named, because one line of it would be of no use. Nothing if it is the first
 /// choice.
 void log_cost(const TransportReport& report);
-/// What the user can change after a start that has failed. The error that follows is its reason.
+/// What the user can change if a start is refused before it begins. The error that follows says
+/// why.
 void log_remedies(const std::vector<Remedy>& remedies);
 
 void log_lost(const Failure& why, const RestartCount& count);
