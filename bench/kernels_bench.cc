@@ -12,6 +12,8 @@
 #include "kernels/kernel_table.h"
 #include "runtime/base/aligned_buffer.h"
 #include "runtime/base/thread_pool.h"
+#include "server/commands/cache_size.h"
+#include "server/commands/read_bandwidth.h"
 
 // Compares the kernels with the limits of the machine, on one thread: decode with the read
 // bandwidth measured in turn with it, prefill with oneDNN, and 16 leaves with one. The shapes are
@@ -49,8 +51,8 @@ constexpr int kPrefillRows = 512;
 // processor hold: the largest have 768 MiB.
 constexpr int64_t kStreamBytes = int64_t{1} << 30;
 
-/// CPU time of this thread, which does all the work. Other programs on the machine do not add to
-/// it.
+/// CPU time of this thread, which does all the work except for reading memory (BestRead). Other
+/// programs on the machine do not add to it.
 double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -73,22 +75,17 @@ std::vector<double> best_of(int rounds, const std::vector<std::function<void()>>
   return best;
 }
 
-/// Reads everything in order and leaves the prefetching to the processor, which does that best for
-/// a plain stream. Returns a sum, so that the compiler cannot remove any read.
-uint64_t read_all(const AlignedBuffer& buffer) {
-  // Every x86-64 has vectors of 16 bytes; four of them fill a cache line.
-  using Words = uint64_t __attribute__((vector_size(16)));
-  const auto* p = buffer.as<const Words>();
-  Words a = {}, b = {}, c = {}, d = {};
-  for (size_t i = 0; i < buffer.bytes() / sizeof(Words); i += 4) {
-    a ^= p[i];
-    b ^= p[i + 1];
-    c ^= p[i + 2];
-    d ^= p[i + 3];
-  }
-  const Words sum = a ^ b ^ c ^ d;
-  return sum[0] ^ sum[1];
-}
+/// The read bandwidth of `bench decode`: the best of several loops, and of all rounds.
+class BestRead {
+ public:
+  explicit BestRead(ReadBandwidth& reads) : reads_(reads) {}
+  void operator()() { bytes_per_s_ = std::max(bytes_per_s_, reads_.measure().bytes_per_s); }
+  double gigabytes_per_s() const { return bytes_per_s_ / 1e9; }
+
+ private:
+  ReadBandwidth& reads_;
+  double bytes_per_s_ = 0;
+};
 
 /// The steps of `leaves` leaves of the same size that are folded into one sum. The order of the
 /// merges does not affect the kernels' speed.
@@ -206,15 +203,15 @@ struct Report {
   }
 };
 
-Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype,
-                   const AlignedBuffer& stream, int rounds, Report* report) {
+Status bench_shape(const KernelTable& kernels, Shape shape, Dtype dtype, ReadBandwidth& reads,
+                   int rounds, Report* report) {
   const std::string name = cat(shape.n, "x", shape.k, " ", dtype_name(dtype));
   SHOAL_ASSIGN_OR_RETURN(const Workload work, make_workload(shape, dtype, 1));
-  volatile uint64_t sink = 0;
+  BestRead read(reads);
   const std::vector<double> decode =
-      best_of(rounds, {[&] { sink = sink + read_all(stream); }, [&] { work.decode(kernels); }});
-  report->line(cat("decode ", name), work.bytes() / decode[1] / 1e9, "GB/s",
-               static_cast<double>(stream.bytes()) / decode[0] / 1e9, "read bandwidth");
+      best_of(rounds, {[&] { read(); }, [&] { work.decode(kernels); }});
+  report->line(cat("decode ", name), work.bytes() / decode[1] / 1e9, "GB/s", read.gigabytes_per_s(),
+               "read bandwidth");
 
   const bool bf16 = dtype == Dtype::kBf16 && yardstick_of(kernels).bf16;
   SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer weights, weights_of(shape, bf16));
@@ -247,7 +244,7 @@ std::vector<int32_t> multiples(int step, int count) {
 
 /// Measures attention with 32 heads of 64 on 4 kv heads: for the last tokens of sequences of
 /// kContext, which read their caches once, and for a prompt of kPrefillRows tokens.
-Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, int rounds,
+Status bench_attention(const KernelTable& kernels, ReadBandwidth& reads, int rounds,
                        Report* report) {
   constexpr int kContext = 32768, kHeads = 32, kKvHeads = 4, kHeadDim = 64;
   KvLayer cache{.data = nullptr, .dtype = Dtype::kBf16, .kv_heads = kKvHeads, .head_dim = kHeadDim};
@@ -275,13 +272,12 @@ Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, 
   const auto last_tokens = [&] {
     for (size_t sequence = 0; sequence < sequences; ++sequence) attend(sequence, kContext - 1, 1);
   };
-  volatile uint64_t sink = 0;
-  const auto read = [&] { sink = sink + read_all(stream); };
+  BestRead read(reads);
   const auto prompt = [&] { attend(0, 0, kPrefillRows); };
-  const std::vector<double> times = best_of(rounds, {read, last_tokens, prompt});
+  const std::vector<double> times = best_of(rounds, {[&] { read(); }, last_tokens, prompt});
   report->line(cat("attention, a token after ", kContext),
-               static_cast<double>(memory.bytes()) / times[1] / 1e9, "GB/s",
-               static_cast<double>(stream.bytes()) / times[0] / 1e9, "read bandwidth");
+               static_cast<double>(memory.bytes()) / times[1] / 1e9, "GB/s", read.gigabytes_per_s(),
+               "read bandwidth");
   const double pairs = kPrefillRows * (kPrefillRows + 1) / 2.0;
   report->line(cat("attention, ", kPrefillRows, " tokens"),
                4.0 * pairs * kHeads * kHeadDim / times[2] / 1e9, "GFLOP/s", 0, "");
@@ -290,16 +286,16 @@ Status bench_attention(const KernelTable& kernels, const AlignedBuffer& stream, 
 
 Status run(const std::string& set, Dtype dtype, int rounds, bool json) {
   SHOAL_ASSIGN_OR_RETURN(const KernelTable* kernels, find_kernels(set));
-  SHOAL_ASSIGN_OR_RETURN(const AlignedBuffer stream, AlignedBuffer::allocate(kStreamBytes));
-  fill(stream, Dtype::kF32, kStreamBytes / 4);
+  SHOAL_ASSIGN_OR_RETURN(ReadBandwidth reads,
+                         ReadBandwidth::create(1, {}, static_cast<size_t>(cache_bytes())));
   set_float_environment();
   OnednnGemm::limit(yardstick_of(*kernels).isa);
   if (!json) std::printf("kernels %s, one thread, best of %d\n", kernels->name, rounds);
   Report report{.json = json};
   for (Shape shape : kShapes) {
-    SHOAL_RETURN_IF_ERROR(bench_shape(*kernels, shape, dtype, stream, rounds, &report));
+    SHOAL_RETURN_IF_ERROR(bench_shape(*kernels, shape, dtype, reads, rounds, &report));
   }
-  SHOAL_RETURN_IF_ERROR(bench_attention(*kernels, stream, rounds, &report));
+  SHOAL_RETURN_IF_ERROR(bench_attention(*kernels, reads, rounds, &report));
   report.end();
   return {};
 }
