@@ -16,7 +16,7 @@ struct JsonLimits {
   size_t max_values = 20'000'000;   ///< scalars, keys and containers; bounds memory
   size_t max_members = 20'000'000;  ///< of one object
   bool distinct_names = false;      ///< refuse an object that has a name twice
-  /// Of a document whose order matters: take integers of 2^63 to 2^64 - 1, which have no sign.
+  /// Accept integers from 2^63 to 2^64 - 1. Only parse_ordered_json() refuses them otherwise.
   bool unsigned_integers = false;
 };
 

@@ -58,8 +58,8 @@ int first_to_fail(const std::vector<RankProcess>& ranks) {
   return first;
 }
 
-/// True if writing the rank's core file took so long that we killed the rank (end_dumps). The
-/// kernel then reports our SIGKILL and not the signal of the fault.
+/// True if end_dumps killed the rank because writing its core file took too long. The kernel then
+/// reports this SIGKILL, and not the signal of the fault.
 bool cut_short(const RankProcess& rank) {
   return rank.dumps && (!rank.reaped || rank.exit_status == SIGKILL);
 }

@@ -11,10 +11,9 @@ constexpr double kMostPhaseSeconds = 15;
 /// On a cold machine with eight GPUs, contexts and NCCL's kernels take most of a minute to load.
 constexpr double kMostDevicePhaseSeconds = 60;
 
-/// While ranks get no processor, their silence is not counted. This is the most time that is
-/// forgiven in one start, as a multiple of the time that a phase may take. It is also at most half
-/// of the time for the whole start. So a start whose ranks never get a processor ends early enough
-/// to try another transport.
+/// The time in which ranks get no processor does not count as silence. A limit holds for it, which
+/// is this many times what a phase may take, and at most half of the whole start. A start whose
+/// ranks never get a processor then ends, with time left to try another transport.
 constexpr double kMostForgiven = 9;
 
 /// A rank that sleeps now and then is hardly ever found running, and one that runs has used some of

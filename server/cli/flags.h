@@ -183,7 +183,7 @@ struct DoctorFlags {
                                             ///< need here, and start nothing
   int communicators = 1;  ///< of NCCL that exist at once and share nothing; with nccl_version
   bool json = false;
-  bool ranks_by_default = false;  ///< there is no model, and nobody said how many ranks
+  bool ranks_by_default = false;  ///< there is no MODEL and no -tp, so the number is a default
 };
 
 struct BenchModelFlags {

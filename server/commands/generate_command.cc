@@ -40,7 +40,8 @@ Result<std::vector<RequestLine>> read_requests(const GenerateFlags& flags) {
   return requests;
 }
 
-/// The ids of the prompt that the template makes of messages, or why there is no template.
+/// Renders the messages with the chat template and returns the token ids of the prompt. prompts may
+/// be the error with which opening the template failed, which is then the result.
 Staged<std::vector<int32_t>> chat_ids(const ChatFlags& flags, const Staged<ChatPrompts>& prompts,
                                       OrderedJson messages, const Tokenizer& tokenizer) {
   if (!prompts.ok()) return prompts.error();

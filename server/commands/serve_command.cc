@@ -45,7 +45,7 @@ constexpr int64_t kFailedGoodbyeMs = 300;
 /// its calls and threads without a bound, and the end of the ranks.
 constexpr int64_t kGrpcEndMs = 5'000;
 constexpr int64_t kRanksEndMs = 10'000;
-/// How long a start may take besides that of the ranks: the model's description, its tokenizer.
+/// How long a start may take besides --startup-timeout: for sockets, and what is left to hash.
 constexpr double kModelSeconds = 60;
 /// How long the READY line waits for its reader. Nobody watches the ranks meanwhile.
 constexpr int64_t kReadyMs = 1'000;

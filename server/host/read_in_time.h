@@ -57,10 +57,11 @@ class FileRead {
 /// Files that have not been read by then are said to be slow.
 inline constexpr double kSlowFilesS = 5;
 
-/// Reads `what` (a noun for messages) on a thread of its own, if there can be one, because a read
-/// of a file whose file system is gone does not end. ABORTED (Fault::kModelChanged): that is not
-/// over by the deadline. However near that is, the files have two seconds. `read` must own all that
-/// it uses, because a thread that hangs is left behind.
+/// Calls read() on a thread of its own, if one can be started. A read of a file may never return if
+/// its file system is gone, for example on a mount whose server is down. ABORTED
+/// (Fault::kModelChanged): read() has not returned by the deadline. It has two seconds even if the
+/// deadline is nearer. `what` is what it reads, for messages. `read` must own all that it uses,
+/// because a thread that hangs is left behind.
 template <class T>
 Result<T> read_in_time(const std::string& what, Deadline deadline,
                        const std::function<Result<T>()>& read) {
