@@ -124,6 +124,8 @@ function(shoal_sanitizer_options name)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "TSAN_OPTIONS=${known}${log}")
   elseif(SHOAL_SANITIZE)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "ASAN_OPTIONS=detect_leaks=1${log}")
+    set(known "suppressions=${SHOAL_ROOT}/tests/suppressions/lsan.txt:print_suppressions=0")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT "LSAN_OPTIONS=${known}")
   endif()
 endfunction()
 
