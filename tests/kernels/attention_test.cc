@@ -153,6 +153,10 @@ std::vector<Shape> shapes() {
                  .head_dim = 32,
                  .head_begin = {0, 1, 1, 9, 11},
                  .window = 40});  // a kv head that no query head reads
+  all.push_back({.tokens = 70,
+                 .head_dim = 48,
+                 .head_begin = {0, 4, 9, 15, 22, 30, 43},  // 4 to 8 heads of a kv head, and 13
+                 .cache = Dtype::kBf16});
   return all;
 }
 
