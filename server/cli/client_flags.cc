@@ -41,7 +41,8 @@ void add_client_flags(FlagParser& parser, ClientFlags* flags) {
   parser.add_switch("--json", "Print one JSON object instead of the text", &flags->json);
   add_sampling_flags(parser, &flags->request);
   parser.explain_stray_words(did_you_mean("--prompt"));
-  parser.add_value("--seed", "N", "Seed (the server's)", seed(&flags->request.seed));
+  parser.add_value("--seed", "N", "Seed (that of serve --seed, or else a random one each time)",
+                   seed(&flags->request.seed));
 }
 
 Status check_client_flags(ClientFlags* flags) {

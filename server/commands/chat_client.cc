@@ -200,7 +200,7 @@ int Chat::one_answer() {
   }
   const std::string line = figures(answer.output_tokens(), answer.prompt_tokens(),
                                    answer.finish_reason(), answer.first_s(), answer.last_s());
-  (void)write_all(STDERR_FILENO, line, "the figures to stderr");
+  (void)write_all(STDERR_FILENO, line + seed_hint(flags_.request), "the figures to stderr");
   return kExitOk;
 }
 

@@ -340,7 +340,9 @@ int conclude(const ClientFlags& flags, const Call& call) {
   }
   const bool ended_at_once = received.text.empty() && !flags.request.prompt_ids &&
                              received.finished.stop_match().has_eos_token_id();
-  (void)write_all(STDERR_FILENO, figures_of(received) + (ended_at_once ? kEmptyAnswerHint : ""),
+  (void)write_all(STDERR_FILENO,
+                  cat(figures_of(received), seed_hint(flags.request),
+                      ended_at_once ? kEmptyAnswerHint : ""),
                   "the figures to stderr");
   return kExitOk;
 }

@@ -61,6 +61,14 @@ inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> w
 inline constexpr const char* kEmptyAnswerHint =
     "shoal client: the answer is empty; if the model is for chats, ask it with --chat or --messages\n";
 
+/// Below an answer whose request left the seed to the server. The answer has no seed in it, so that
+/// the client cannot name the one that was used. Empty if the request repeats by itself.
+inline const char* seed_hint(const GenerationRequest& request) {
+  if (request.seed || request.temperature == 0.0) return "";
+  return "shoal client: the server chose the seed, so the same request may get another text next "
+         "time; --seed N or --temperature 0 avoids that\n";
+}
+
 /// Fewer tokens after the first say nothing about the speed: a few may have come together.
 inline constexpr int64_t kLeastForSpeed = 16;
 

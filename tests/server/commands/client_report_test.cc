@@ -1,4 +1,4 @@
-// The line of figures below an answer.
+// The lines below an answer.
 #include "server/commands/client_report.h"
 
 #include <gtest/gtest.h>
@@ -22,6 +22,21 @@ TEST(ClientReportTest, TokensThatComeAtOnceHaveNoSpeed) {
   EXPECT_EQ(figures(40, 3, "stop", 0.5, 0.5),
             "shoal client: 40 tokens after a prompt of 3, finish reason stop, first token after "
             "0.500 s\n");
+}
+
+TEST(ClientReportTest, WhoLeavesTheSeedToTheServerIsTold) {
+  GenerationRequest request;
+  const std::string said =
+      "shoal client: the server chose the seed, so the same request may get another text next time; "
+      "--seed N or --temperature 0 avoids that\n";
+  EXPECT_EQ(seed_hint(request), said);
+  request.temperature = 0.7;
+  EXPECT_EQ(seed_hint(request), said);
+  request.temperature = 0;
+  EXPECT_STREQ(seed_hint(request), "");
+  request.temperature.reset();
+  request.seed = 0;
+  EXPECT_STREQ(seed_hint(request), "");
 }
 
 }  // namespace
