@@ -230,7 +230,9 @@ std::string no_answer(const ClientFlags& flags, const Call& call) {
         reason, ")");
   return cat("no server answers at ", flags.server,
              flags.wait_s > 0 ? cat(" within ", with_digits(flags.wait_s, 6), " s") : "",
-             ": start one with `shoal serve MODEL`, or name it with --server (", reason, ")");
+             ": start one with `shoal serve MODEL`, or give --server the address after grpc= in the "
+             "READY line of one that runs (",
+             reason, ")");
 }
 
 int report_refusal(const ClientFlags& flags, const Call& call) {

@@ -27,8 +27,8 @@ constexpr int64_t kConnectMs = 10'000;
 Status no_server(const HttpAddress& address, std::string_view why, int error = 0) {
   return Status::error(Code::kUnavailable,
                        cat("no server answers at ", shown_address(address),
-                           ": start one with `shoal serve MODEL`, or name its HTTP port with "
-                           "--server (",
+                           ": start one with `shoal serve MODEL`, or give --server the address "
+                           "after http= in the READY line of one that runs (",
                            why, ")"),
                        error);
 }

@@ -57,8 +57,9 @@ class Ports(harness.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as silent:
             address = "127.0.0.1:%d" % silent.getsockname()[1]
             self.refused(address, "--wait", 1, "--prompt", "x")
-            self.assertIn(f"no server answers at {address}: start one",
-                          self.refused(address, "--wait", 1, "--messages", "-"))
+            said = self.refused(address, "--wait", 1, "--messages", "-")
+            self.assertIn(f"no server answers at {address}: start one", said)
+            self.assertIn("or give --server the address after http= in the READY line", said)
 
     def test_a_handshake_that_takes_too_long(self):
         with socket.create_server(("127.0.0.1", 0)) as silent:

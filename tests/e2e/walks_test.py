@@ -126,7 +126,8 @@ WALKS = {
              "echo '[{\"role\": \"user\", \"content\": \"Who?\"}]' | "
              "shoal client --server $web --messages -; code=$?; kill -9 $server; exit $code", 69,
              says=r"(?s)is loading.* --wait SECONDS .*is loading.* --wait SECONDS "),
-        Step("shoal client --server 127.0.0.1:1 --prompt In", 69),
+        Step("shoal client --server 127.0.0.1:1 --prompt In", 69,
+             says=r"start one with .* or give --server the address after grpc= in the READY line"),
         Step("port=$(free_ports 1); (sleep 1; exec shoal serve $DEMO --port -1 "
              "--grpc-port $port > /dev/null 2>&1) & timeout 45 shoal client --wait 60 "
              "--server 127.0.0.1:$port --prompt In --max-tokens 2; code=$?; kill %1; exit $code"),
