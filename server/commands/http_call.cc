@@ -22,14 +22,16 @@ bool is_host(std::string_view text) {
   return !text.empty() && text.find_first_of("/ \t\r\n@") == std::string_view::npos;
 }
 
-/// What to type instead of an address that has all but a port.
+/// What to type instead of an address that has all but a port. The port that is wanted comes first.
 std::string with_usual_port(const HttpAddress& address, ServerPort wanted) {
-  const std::string taken =
-      wanted == ServerPort::kGrpc
-          ? cat("prompts (over gRPC; to port ", kHttpPort, " client sends chats only: --chat)")
-          : "chats (over HTTP)";
-  return cat(", which has no port; type --server ", address.encrypted ? "https://" : "",
-             usual_address(address, wanted), ", where shoal serve usually takes ", taken);
+  const std::string scheme = address.encrypted ? "https://" : "";
+  const std::string grpc =
+      cat(scheme, usual_address(address, ServerPort::kGrpc), " (gRPC) for a prompt");
+  const std::string http =
+      cat(scheme, usual_address(address, ServerPort::kHttp), " (HTTP) for --chat and --messages");
+  const bool first = wanted == ServerPort::kGrpc;
+  return cat(", which has no port; use --server ", first ? grpc : http, ", or ",
+             first ? http : grpc);
 }
 
 }  // namespace

@@ -98,11 +98,11 @@ class Errors(harness.TestCase):
         self.assertIn("-- is missing before the command: shoal shmtest [FLAGS] -- true",
                       self.error(USAGE, "shmtest", "true"))
         for server in ("localhost", "http://localhost"):
-            for port, kind in ((50051, ("--prompt", "x")), (8000, ("--chat",))):
+            for first, second, kind in (("50051 (gRPC) for a prompt", "8000", ("--prompt", "x")),
+                                        ("8000 (HTTP) for --chat and --messages", "50051", ("--chat",))):
                 said = self.error(USAGE, "client", "--server", server, *kind)
                 self.assertIn("--server must be HOST:PORT", said)
-                self.assertIn(f"type --server localhost:{port}, where shoal serve usually", said)
-                self.assertEqual("to port 8000 client sends chats only" in said, port == 50051)
+                self.assertIn(f"use --server localhost:{first}, or localhost:{second} (", said)
         self.assertIn("use --kv-cache-memory",
                       self.error(USAGE, "serve", "m", "--mem-fraction-static", "0.9"))
 

@@ -178,19 +178,18 @@ TEST(HttpAddressTest, WithoutAPortItSaysWhatToType) {
   };
   for (const char* text : {"localhost", "http://localhost", "http://localhost/v1"}) {
     EXPECT_TRUE(said(text, ServerPort::kGrpc)
-                    .ends_with(", which has no port; type --server localhost:50051, where shoal "
-                               "serve usually takes prompts (over gRPC; to port 8000 client "
-                               "sends chats only: --chat)"))
+                    .ends_with(", which has no port; use --server localhost:50051 (gRPC) for a "
+                               "prompt, or localhost:8000 (HTTP) for --chat and --messages"))
         << text;
     EXPECT_TRUE(said(text, ServerPort::kHttp)
-                    .ends_with(", which has no port; type --server localhost:8000, where shoal "
-                               "serve usually takes chats (over HTTP)"))
+                    .ends_with(", which has no port; use --server localhost:8000 (HTTP) for --chat "
+                               "and --messages, or localhost:50051 (gRPC) for a prompt"))
         << text;
   }
-  EXPECT_NE(said("https://host", ServerPort::kHttp).find("type --server https://host:8000, "),
+  EXPECT_NE(said("https://host", ServerPort::kHttp).find("use --server https://host:8000 (HTTP)"),
             std::string::npos);
   for (const char* text : {"", "http://", "a b", "http://host/other"})
-    EXPECT_EQ(said(text, ServerPort::kHttp).find("type"), std::string::npos) << text;
+    EXPECT_EQ(said(text, ServerPort::kHttp).find("use --server"), std::string::npos) << text;
 }
 
 }  // namespace
