@@ -228,11 +228,12 @@ std::string no_answer(const ClientFlags& flags, const Call& call) {
         "), with https:// if it has a certificate; or, if this is its HTTP port, ask it with "
         "--chat instead of a prompt (",
         reason, ")");
-  return cat("no server answers at ", flags.server,
-             flags.wait_s > 0 ? cat(" within ", with_digits(flags.wait_s, 6), " s") : "",
-             ": start one with `shoal serve MODEL`, or give --server the address after grpc= in the "
-             "READY line of one that runs (",
-             reason, ")");
+  return cat(
+      "no server answers at ", flags.server,
+      flags.wait_s > 0 ? cat(" within ", with_digits(flags.wait_s, 6), " s") : "",
+      ": start one with `shoal serve MODEL`, or give --server the address after grpc= in the "
+      "READY line of one that runs (",
+      reason, ")");
 }
 
 int report_refusal(const ClientFlags& flags, const Call& call) {
@@ -342,10 +343,10 @@ int conclude(const ClientFlags& flags, const Call& call) {
   }
   const bool ended_at_once = received.text.empty() && !flags.request.prompt_ids &&
                              received.finished.stop_match().has_eos_token_id();
-  (void)write_all(STDERR_FILENO,
-                  cat(figures_of(received), seed_hint(flags.request),
-                      ended_at_once ? kEmptyAnswerHint : ""),
-                  "the figures to stderr");
+  (void)write_all(
+      STDERR_FILENO,
+      cat(figures_of(received), seed_hint(flags.request), ended_at_once ? kEmptyAnswerHint : ""),
+      "the figures to stderr");
   return kExitOk;
 }
 

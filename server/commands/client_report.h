@@ -59,7 +59,8 @@ inline const char* wait_hint(const ClientFlags& flags, std::optional<NotTaken> w
 /// Below an answer that the model ended before any text. The client cannot see whether the model is
 /// one for chats.
 inline constexpr const char* kEmptyAnswerHint =
-    "shoal client: the answer is empty; if the model is for chats, ask it with --chat or --messages\n";
+    "shoal client: the answer is empty: the model gave its end-of-sequence token before any text, as "
+    "models for chats often do after a bare prompt. Ask its HTTP port with --chat or --messages\n";
 
 /// Below an answer whose request left the seed to the server. The answer has no seed in it, so that
 /// the client cannot name the one that was used. Empty if the request repeats by itself.

@@ -187,15 +187,18 @@ bool is_empty_answer(const RequestLine& line, const Completion& completion) {
   return line.has_text && completion.text.empty() && completion.end.finish.stopped_by_eos;
 }
 
-/// Says below `empty` answers that ended at once how to ask a model for chats, if this is one.
+/// Says below `empty` answers that ended at once why, and how to ask a model for chats, if this may
+/// be one: it has a chat template.
 void hint_at_chats(const GenerateFlags& flags, int64_t empty) {
   if (empty == 0 || !ChatTemplate::load(flags.engine.model).ok()) return;
   const std::string who =
       flags.jsonl ? cat(counted(empty, "answer"), empty == 1 ? " is" : " are") : "the answer is";
-  const char* instead = flags.jsonl ? "lines with \"messages\" instead of a prompt"
-                                    : "--chat, or to --messages FILE (- is stdin)";
-  say_done("generate", cat(who, " empty; this model is for chats, and answers to ", instead,
-                           ", a list as [{\"role\": \"user\", \"content\": \"Hello\"}]"));
+  const char* instead = flags.jsonl ? "\"messages\" instead of a prompt"
+                                    : "--chat, or with --messages FILE (- is stdin)";
+  say_done("generate", cat(who,
+                           " empty: the model gave its end-of-sequence token before any text. "
+                           "It has a chat template; ask it with ",
+                           instead, ", a list as [{\"role\": \"user\", \"content\": \"Hello\"}]"));
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.

@@ -31,8 +31,9 @@ class EmptyAnswers(harness.TestCase):
         return out, err.decode()
 
     def test_generate(self):
-        hint = "shoal generate: the answer is empty; this model is for chats, and answers to " \
-               '--chat, or to --messages FILE (- is stdin), a list as [{"role": "user", "content": "Hello"}]\n'
+        hint = "shoal generate: the answer is empty: the model gave its end-of-sequence token before " \
+               "any text. It has a chat template; ask it with --chat, or with --messages FILE (- is stdin), " \
+               'a list as [{"role": "user", "content": "Hello"}]\n'
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", hint))
         self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], "")
         # The model did not end this one.
@@ -42,8 +43,9 @@ class EmptyAnswers(harness.TestCase):
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", ""))
 
     def test_a_batch(self):
-        says = ' empty; this model is for chats, and answers to lines with "messages" instead of a ' \
-               'prompt, a list as [{"role": "user", "content": "Hello"}]\n'
+        says = " empty: the model gave its end-of-sequence token before any text. It has a chat " \
+               'template; ask it with "messages" instead of a prompt, a list as ' \
+               '[{"role": "user", "content": "Hello"}]\n'
         requests = self.model / "requests.jsonl"
         empty = {"prompt": "In the"}
         others = [{"prompt": "In the", "ignore_eos": True},
@@ -70,7 +72,8 @@ class EmptyAnswers(harness.TestCase):
             client = server.client(*self.PROMPT, *flags)
             err = client.communicate()[1].decode()
             self.assertEqual(client.returncode, 0, err)
-            hint = "the answer is empty; if the model is for chats, ask it with --chat or --messages\n"
+            hint = "the answer is empty: the model gave its end-of-sequence token before any text, as models " \
+                   "for chats often do after a bare prompt. Ask its HTTP port with --chat or --messages\n"
             self.assertEqual(err.endswith(hint), hinted, err)
 
 

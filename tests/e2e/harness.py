@@ -76,7 +76,7 @@ def planted(fault: str):
 # was, and logits what it has written; and what a batch says of answers that ended at once.
 DONE = re.compile(rb"(shoal generate: sampling from [^\n]*\n)?"
                   rb"(shoal (generate: \d+ requests?\b|logits: (wrote float32 \[|0 prompts))[^\n]*\n"
-                  rb"(shoal generate: \d+ answers? (is|are) empty; [^\n]*\n)?)?")
+                  rb"(shoal generate: \d+ answers? (is|are) empty: [^\n]*\n)?)?")
 
 
 def run(*args, code: int = 0, guard: float = 5 * GUARD) -> subprocess.CompletedProcess:

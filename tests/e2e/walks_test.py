@@ -109,12 +109,13 @@ WALKS = {
              "sed 's/.*\"token_ids\":.\\([0-9]*\\).*/\\1/') && "
              "echo \"{\\\"eos_token_id\\\": $id}\" > chat/generation_config.json; "
              "shoal generate chat --prompt 'In the' --temperature 0",
-             says="answers to --chat, or to --messages"),
+             says="end-of-sequence token .* ask it with --chat, or with --messages"),
         Step("printf 'Who was the king?\\nAnd then?\\n' | shoal generate $DEMO --chat "
              "--max-tokens 12", says=r"\A.*\w.*\n"),
         Step("serve chat > /dev/null; shoal client --server $address --prompt 'In the' "
              "--temperature 0; echo 'Who was the king?' | shoal client --server $web --chat "
-             "--max-tokens 12; stop", says="if the model is for chats, ask it with --chat or --messages"),
+             "--max-tokens 12; stop",
+             says="end-of-sequence token .* Ask its HTTP port with --chat or --messages"),
         Step("serve $DEMO > /dev/null; curl -sS http://$web/v1/chat/completions -H "
              "'Content-Type: application/json' -d '{\"messages\": [{\"role\": \"user\", "
              "\"content\": \"Who was the king?\"}], \"max_tokens\": 8}'; stop", says='"assistant"'),
