@@ -201,6 +201,16 @@ void hint_at_chats(const GenerateFlags& flags, int64_t empty) {
                            instead, ", a list as [{\"role\": \"user\", \"content\": \"Hello\"}]"));
 }
 
+/// Says below an answer that its length has ended it. The object of --json has the reason, and who
+/// gives token ids has counted them.
+void say_length(const GenerateFlags& flags, const OutputEnd& end) {
+  if (flags.json || flags.request.prompt_ids || end.finish.reason != FinishReason::kLength) return;
+  const std::string at = flags.request.max_tokens == end.completion_tokens
+                             ? cat("--max-tokens ", end.completion_tokens)
+                             : "--max-model-len, which counts the prompt too";
+  say_done("generate", cat("finish reason length: the answer stopped at ", at));
+}
+
 /// Runs the only request, and prints its text as it arrives, or its object at the end.
 Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<RequestLine> requests,
                EngineHost& host) {
@@ -212,6 +222,7 @@ Ending run_one(const GenerateFlags& flags, InferenceLoop& loop, std::vector<Requ
   if (!completion.end.status.ok()) return host.ending(completion.end.status);
   const std::string answer = flags.json ? completion_json(completion, host.transport()) : "";
   SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
+  say_length(flags, completion.end);
   hint_at_chats(flags, is_empty_answer(requests[0], completion) ? 1 : 0);
   return {};
 }

@@ -35,7 +35,13 @@ class EmptyAnswers(harness.TestCase):
                "any text. It has a chat template; ask it with --chat, or with --messages FILE (- is stdin), " \
                'a list as [{"role": "user", "content": "Hello"}]\n'
         self.assertEqual(self.generate(*self.PROMPT), (b"\n", hint))
-        self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], "")
+        length = "shoal generate: finish reason length: the answer stopped at --max-tokens 4\n"
+        self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos")[1], length)
+        # JSON has the reason, and who gives token ids has counted them.
+        self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos", "--json")[1], "")
+        self.assertEqual(self.generate("--prompt-ids", "1,2", *self.PROMPT[2:], "--ignore-eos")[1], "")
+        longer = (*self.PROMPT[:-1], 40, "--ignore-eos", "--max-model-len", 8)
+        self.assertIn("stopped at --max-model-len, which counts the prompt too\n", self.generate(*longer)[1])
         # The model did not end this one.
         self.assertEqual(self.generate(*self.PROMPT, "--ignore-eos", "--stop", self.usual["text"][:2]),
                          (b"\n", ""))

@@ -72,9 +72,9 @@ def planted(fault: str):
         del os.environ["SHOAL_TEST_FAULT"]
 
 
-# What generate takes from the file of the model, the line on stderr in which a batch says how fast it
-# was, and logits what it has written; and what a batch says of answers that ended at once.
-DONE = re.compile(rb"(shoal generate: sampling from [^\n]*\n)?"
+# What generate takes from the file of the model, that a length ended the answer, how fast a batch was,
+# what logits has written, and what a batch says of answers that ended at once.
+DONE = re.compile(rb"(shoal generate: (sampling from|finish reason length:) [^\n]*\n)*"
                   rb"(shoal (generate: \d+ requests?\b|logits: (wrote float32 \[|0 prompts))[^\n]*\n"
                   rb"(shoal generate: \d+ answers? (is|are) empty: [^\n]*\n)?)?")
 

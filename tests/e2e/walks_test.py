@@ -93,7 +93,8 @@ WALKS = {
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
              says=r'\n  hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude "\*/\*" '
                   r"--local-dir SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
-        Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12"),
+        Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12",
+             says="finish reason length: the answer stopped at --max-tokens 12"),
         Step("echo 'In the beginning' | shoal generate $DEMO --max-tokens 12"),
         Step("serve $DEMO -tp 2; shoal client --server $address --prompt 'In the' --max-tokens 8; "
              "stop", says=READY),
