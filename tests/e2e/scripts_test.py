@@ -39,18 +39,20 @@ class GetModel(unittest.TestCase):
         listed = script("get-model", "--help")
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         self.assertIn("It needs network access to PyPI", listed.stdout)
+        self.assertIn("shoal serve models/NAME then serves it", listed.stdout)
         self.assertIn("\n  smollm2 ", listed.stdout)
         download = 'hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME'
-        self.assertTrue(listed.stdout.endswith(f"\nany other model: {download}\n"))
+        self.assertTrue(listed.stdout.endswith(
+            "\nany other model (hf comes with pipx install huggingface_hub):\n"
+            f"  {download} && shoal serve models/NAME\n"))
         readme = (ROOT / "README.md").read_text()
         for line in ("scripts/get-model smollm2 && shoal serve models/smollm2",
                      f"{download} && shoal serve models/NAME"):
             self.assertIn(f"\n{line}", readme)
-        for words in ((), ("smollm3",)):
+        for words, why in (((), "NAME is missing"), (("smollm3",), 'unknown model "smollm3"')):
             refused = script("get-model", *words)
             self.assertEqual((refused.returncode, refused.stdout), (USAGE, ""))
-            self.assertTrue(refused.stderr.endswith(listed.stdout), refused.stderr)
-        self.assertTrue(refused.stderr.startswith('get-model: unknown model "smollm3"\n'))
+            self.assertEqual(refused.stderr, f"get-model: {why}\n{listed.stdout}")
 
     def test_groups_want_no_more_than_they_need(self):
         self.assertIn("python3-venv", wanted("model"))

@@ -86,10 +86,10 @@ WALKS = {
         Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, .*\nModel:"),
         Step("shoal -V", says=r"^shoal \d"),
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
-        Step("$ROOT/scripts/get-model", 64, says="smollm2"),
+        Step("$ROOT/scripts/get-model", 64, says="(?s)NAME is missing.*smollm2"),
         Step("$ROOT/scripts/get-model --help", says="smollm2"),
         Step("$ROOT/scripts/get-model llama", 64,
-             says=r'(?s)unknown model "llama".*any other model: hf download OWNER/NAME '),
+             says=r'(?s)unknown model "llama".*any other model .*hf download OWNER/NAME .*shoal serve '),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
              says=r'\n  hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude "\*/\*" '
                   r"--local-dir SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
