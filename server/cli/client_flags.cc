@@ -9,7 +9,7 @@
 namespace shoal {
 
 void add_client_flags(FlagParser& parser, ClientFlags* flags) {
-  parser.group("Server");
+  parser.group(kServerGroup);
   parser.add_value(
       "--server", "HOST:PORT",
       "The server's gRPC port (127.0.0.1:50051), or with --chat and --messages its HTTP port "

@@ -84,8 +84,8 @@ struct FlagParser::Impl {
 
   std::string command;
   std::string description;
-  std::string heading = "Options";
-  std::vector<FlagGroup> groups;
+  std::vector<FlagGroup> groups = {{"Options", {}}};
+  size_t group = 0;  // of the flags that are registered now
   std::vector<Known> known;
   std::string positional;  // the name of the positional, if there is one
   std::string positional_help;
@@ -100,16 +100,17 @@ FlagParser::FlagParser(const std::string& command, const std::string& summary)
     : impl_(std::make_unique<Impl>(command, summary)) {}
 FlagParser::~FlagParser() = default;
 
-/// Keeps a flag for groups(), under its heading.
+/// Keeps a flag for groups(), under the heading of group().
 void FlagParser::Impl::note(FlagEntry entry) {
-  auto group = std::find_if(groups.begin(), groups.end(),
-                            [this](const FlagGroup& one) { return one.heading == heading; });
-  if (group == groups.end()) group = groups.insert(groups.end(), {heading, {}});
-  group->flags.push_back(std::move(entry));
+  groups[group].flags.push_back(std::move(entry));
 }
 
-void FlagParser::group(std::string heading) {
-  impl_->heading = std::move(heading);
+void FlagParser::group(const std::string& heading) {
+  std::vector<FlagGroup>& groups = impl_->groups;
+  const auto found = std::find_if(groups.begin(), groups.end(),
+                                  [&](const FlagGroup& one) { return one.heading == heading; });
+  impl_->group = static_cast<size_t>(found - groups.begin());
+  if (found == groups.end()) groups.push_back({heading, {}});
 }
 
 void FlagParser::add_value(const std::string& names, const ValueForm& form, const std::string& help,

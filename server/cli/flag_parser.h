@@ -58,8 +58,9 @@ class FlagParser {
   FlagParser(const std::string& command, const std::string& summary);
   ~FlagParser();
 
-  /// Puts flags that are registered from here on under this heading in the help.
-  void group(std::string heading);
+  /// Puts flags that are registered from here on under this heading in the help. The headings stand
+  /// there in the order in which they were given first.
+  void group(const std::string& heading);
   /// names: "--flag" or "--flag,--alias"; messages use the first.
   void add_value(const std::string& names, const ValueForm& form, const std::string& help,
                  Setter set);

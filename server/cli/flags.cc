@@ -21,6 +21,9 @@
 namespace shoal {
 namespace {
 
+/// What ends by itself prints no info lines.
+constexpr LogOptions kOneShotLog = {.level = LogLevel::kWarning};
+
 // One function per command. Each registers its flags, reads them, and checks what concerns several
 // of them.
 
@@ -29,6 +32,9 @@ Result<CommandLine> parse_serve(Words words, LogOptions log, const Environment& 
   ServeFlags flags;
   ConfigurationFlags configuration;
   FlagParser parser("serve", "Serve MODEL over HTTP (OpenAI's API) and gRPC until SIGTERM.");
+  // Who starts a server looks first for where it listens.
+  for (const char* first : {kModelGroup, kServerGroup, kHttpGroup, kAccessGroup})
+    parser.group(first);
   add_serve_flags(parser, &flags);
   add_log_flags(parser, &log);
   add_configuration_flags(parser, &configuration);
@@ -346,7 +352,7 @@ std::vector<CommandEntry> command_table() {
   std::vector<CommandEntry> table;
   const std::vector<std::string> ask_for_help = {"--help"};
   for (const Command& command : kCommands) {
-    const Result<CommandLine> line = command.parse(ask_for_help, {}, {});
+    const Result<CommandLine> line = command.parse(ask_for_help, kOneShotLog, {});
     // --help needs no other flag, so it cannot fail.
     CommandEntry entry = std::get<PrintHelp>(line.value().command).commands[0];
     entry.operand = command.operand;
@@ -364,8 +370,7 @@ Result<CommandLine> parse_command_line(Words words, const Environment& environme
         "no command; start with shoal serve, generate, client, doctor, shmtest, logits, tokenize, "
         "detokenize, render or bench (shoal --help lists them)");
   }
-  LogOptions log;
-  log.level = LogLevel::kWarning;  // one-shot commands print no info lines
+  const LogOptions log = kOneShotLog;
   std::string name = words[0];
   if (name == "--help" || name == "-h") return CommandLine{log, PrintHelp{command_table()}};
   if (name == "help") return parse_help(words.subspan(1), log);

@@ -166,7 +166,7 @@ std::string list_of_commands(const std::vector<CommandEntry>& commands, const He
   return text;
 }
 
-/// The headings of the groups, if they are many.
+/// The headings of the groups, if they are many, and how to read what is below them.
 std::string names_of_groups(const CommandEntry& command, const HelpStyle& style) {
   if (command.groups.size() < kManyGroups) return "";
   std::string names;
@@ -174,7 +174,8 @@ std::string names_of_groups(const CommandEntry& command, const HelpStyle& style)
     names += cat(names.empty() ? "" : ", ", group.heading);
   const std::string flags = "Flags below";
   return cat("\n", heading(flags + ":", style), " ",
-             wrapped(names, flags.size() + kIndent, style.columns));
+             wrapped(names, flags.size() + kIndent, style.columns),
+             wrapped("A value in parentheses, such as (64), is the default.", 0, style.columns));
 }
 
 /// A line for each exit code.

@@ -40,7 +40,7 @@ FlagParser::Setter size_in(uint64_t* target, uint64_t least, uint64_t most) {
 
 /// The first flags of their group.
 void add_address_flags(FlagParser& parser, ServeFlags* flags) {
-  parser.group("Server");
+  parser.group(kServerGroup);
   parser.add_value("--host", "ADDRESS",
                    "Address to listen on (127.0.0.1); in a container, 0.0.0.0 lets others in",
                    words_as_they_are(&flags->host));
@@ -54,7 +54,7 @@ void add_address_flags(FlagParser& parser, ServeFlags* flags) {
 }
 
 void add_http_flags(FlagParser& parser, HttpFlags* http) {
-  parser.group("HTTP");
+  parser.group(kHttpGroup);
   parser.add_value("--port", "PORT",
                    cat("Port of the HTTP front (", kHttpPort,
                        "; a free one with --grpc-port 0); 0: a free one; -1: none"),
@@ -88,7 +88,7 @@ void add_http_flags(FlagParser& parser, HttpFlags* http) {
 }
 
 void add_access_flags(FlagParser& parser, AccessFlags* access) {
-  parser.group("Access (HTTP and gRPC)");
+  parser.group(kAccessGroup);
   ValueForm key("KEY");
   key.several = ValueForm::Several::kRepeated;
   key.is_secret = true;

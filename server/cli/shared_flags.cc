@@ -103,12 +103,12 @@ void add_log_flags(FlagParser& parser, LogOptions* log) {
   parser.add_value(
       "--log-format", one_of({"text", "json"}), "How log lines and errors look (text)",
       word_for(&log->format, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}));
+  const FlagParser::Setter level = word_for(&log->level, {{"debug", LogLevel::kDebug},
+                                                          {"info", LogLevel::kInfo},
+                                                          {"warning", LogLevel::kWarning},
+                                                          {"error", LogLevel::kError}});
   parser.add_value("--log-level", one_of({"debug", "info", "warning", "error"}, "LEVEL"),
-                   "debug, info, warning or error (serve: info, else warning)",
-                   word_for(&log->level, {{"debug", LogLevel::kDebug},
-                                          {"info", LogLevel::kInfo},
-                                          {"warning", LogLevel::kWarning},
-                                          {"error", LogLevel::kError}}));
+                   cat("debug, info, warning or error (", level.show().value_or(""), ")"), level);
 }
 
 void add_ranks_flag(FlagParser& parser, int* tensor_parallel_size, std::string_view bounds) {
@@ -214,12 +214,13 @@ void add_memory_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_value(
       "--kv-cache-memory", "SIZE",
       "KV cache of all ranks, e.g. 2g (the largest of 1g, the weights and one longest request; at "
-      "most a quarter of free memory and what --max-num-seqs can use; on GPUs what the next flag "
-      "leaves)",
+      "most a quarter of free memory and what --max-num-seqs can use; on GPUs by "
+      "--gpu-memory-utilization)",
       size(&engine->kv_cache_memory));
   parser.add_value(
       "--gpu-memory-utilization", "SHARE",
-      "On GPUs: how much of the memory of each may be in use, by its ranks and by others (0.9)",
+      "On GPUs: how much of the memory of each may be in use, by its ranks and by others; the KV "
+      "cache gets what is left of that (0.9)",
       share(&engine->gpu_memory_utilization));
 }
 
@@ -228,9 +229,10 @@ void add_memory_flags(FlagParser& parser, EngineFlags* engine) {
 void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
   parser.add_positional("MODEL", "Directory with config.json, tokenizer.json and safetensors",
                         &engine->model);
-  parser.group("Model");
+  parser.group(kModelGroup);
   parser.add_value("--dtype", one_of({"auto", "float32", "float16", "bfloat16"}, "TYPE"),
-                   "auto (as stored), float32, float16 or bfloat16", dtype_words(&engine->dtype));
+                   "float32, float16, bfloat16, or auto: as stored (auto)",
+                   dtype_words(&engine->dtype));
   parser.add_value("--max-model-len", "TOKENS",
                    "Prompt and output of one request (default: the model's "
                    "max_position_embeddings); rope scaling allows more, as far as it stretches the "
@@ -245,7 +247,7 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
       "--cpu-kernels",
       one_of({"auto", "avx512-bf16", "avx512", "avx2", "neon-bf16", "neon", "reference"}, "SET"),
       "auto, avx512-bf16, avx512, avx2 (x86), neon-bf16, neon (Arm) or reference: "
-      "changes the speed; all CPUs give the same bits",
+      "changes the speed; all CPUs give the same bits (auto)",
       words_as_they_are(&engine->cpu_kernels));
   add_transport_flags(parser, &engine->transport);
   add_device_flags(parser, &engine->transport.device);

@@ -29,6 +29,10 @@ LogOptions wished_log_options(std::span<const std::string> words, const Environm
 FlagParser::StrayHint did_you_mean(const char* flag);
 
 /// Headings that several functions share.
+inline constexpr const char* kModelGroup = "Model";
+inline constexpr const char* kServerGroup = "Server";
+inline constexpr const char* kHttpGroup = "HTTP";
+inline constexpr const char* kAccessGroup = "Access (HTTP and gRPC)";
 inline constexpr const char* kTransportGroup = "Parallelism and transports";
 inline constexpr const char* kMemoryGroup = "Memory";
 inline constexpr const char* kSchedulingGroup = "Scheduling and admission";

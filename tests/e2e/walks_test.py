@@ -83,7 +83,8 @@ WALKS = {
     "developer": [
         Step("shoal", 64),
         Step("shoal --help", says=r"with\s+--nccl-version\s+nccl-shm\s+does\s+not\s+fit"),
-        Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, .*\nModel:"),
+        Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, Server, HTTP, "
+             r".*A value in parentheses, such as \(64\), is the default\.\n\nModel:"),
         Step("shoal -V", says=r"^shoal \d"),
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
         Step("$ROOT/scripts/get-model", 64, says="(?s)NAME is missing.*smollm2"),
