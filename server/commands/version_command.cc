@@ -3,6 +3,7 @@
 #include "runtime/base/text_values.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/device/module_loader.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 #include "runtime/worker/arithmetic.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
@@ -43,7 +44,8 @@ std::string module_text(const FoundModule& found) {
   const int version = found.module->cuda_runtime_version;
   // The loader refuses a module of another build. Its id has a hash of sources and no commit.
   return cat(found.path, ", matches this program (build ", found.module->build_id, "), CUDA ",
-             version / 1000, ".", version % 1000 / 10, ", for ", found.module->architectures);
+             version / 1000, ".", version % 1000 / 10, ", for ",
+             shown_architectures(found.module->architectures));
 }
 
 std::string module_json(const FoundModule& found) {

@@ -60,6 +60,7 @@ class VersionTest(harness.TestCase):
                                   text=True).stdout
             self.assertIn(f"CUDA module: {module}, matches this program (build "
                           f"{found['build_id']}), CUDA ", text)
+            self.assertRegex(text, r", for compute capability 8\.0, .*, and others from 8\.0 on\n")
             refused = version(program, EMULATED_GPU_BUILD_ID="0.0.0-other")["cuda_module"]
             self.assertIn("0.0.0-other", refused["refused"])
             self.assertNotIn("build_id", refused)

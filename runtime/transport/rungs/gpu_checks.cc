@@ -275,6 +275,25 @@ std::string why_no_code(std::string_view architectures, std::string_view compute
              architectures);
 }
 
+std::string shown_architectures(std::string_view architectures) {
+  std::string real;
+  int least_virtual = 0;
+  const auto capability = [](int code) { return cat(code / 10, '.', code % 10); };
+  for (const std::string_view word : parts_of(architectures, ' ')) {
+    const size_t digits = std::min(word.find_first_not_of("0123456789"), word.size());
+    const std::string_view kind = word.substr(digits);
+    const int code = number_of(word.substr(0, digits));
+    if (code == 0 || (kind != "-real" && kind != "-virtual")) return std::string(architectures);
+    if (kind == "-real")
+      real += cat(real.empty() ? "" : ", ", capability(code));
+    else if (least_virtual == 0 || code < least_virtual)
+      least_virtual = code;
+  }
+  if (least_virtual == 0) return cat(real.empty() ? "" : "compute capability ", real);
+  if (real.empty()) return cat("compute capability ", capability(least_virtual), " and later");
+  return cat("compute capability ", real, ", and others from ", capability(least_virtual), " on");
+}
+
 std::string devices_to_compile_for(const GpuFacts& facts) {
   const std::span<const GpuDevice> devices = devices_of_group(facts);
   std::string text;

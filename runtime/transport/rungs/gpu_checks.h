@@ -50,6 +50,10 @@ Status check_peers(const GpuFacts& facts);
 /// minor version. It runs virtual code that was built for its own version or an earlier one.
 std::string why_no_code(std::string_view architectures, std::string_view compute_capability);
 
+/// `architectures` for people: "compute capability 8.0, 9.0, 10.0, 12.0, and others from 8.0 on".
+/// As it is if it has a word of another form.
+std::string shown_architectures(std::string_view architectures);
+
 /// The devices of the group that run only virtual code of the module, which the driver compiles
 /// when a process loads it: "GPU 0 (GPU-8f0c..., NVIDIA H100 80GB HBM3) of compute capability 9.0".
 /// That takes minutes the first time. Empty: there is none.

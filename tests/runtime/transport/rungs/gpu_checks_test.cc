@@ -223,6 +223,15 @@ TEST(GpuChecks, CodeForADevice) {
             "compute capability 12.0 or so has no code in the module, compiled for 80-real");
 }
 
+TEST(GpuChecks, ArchitecturesForPeople) {
+  EXPECT_EQ(shown_architectures("80-virtual 80-real 90-real 100-real 120-real"),
+            "compute capability 8.0, 9.0, 10.0, 12.0, and others from 8.0 on");
+  EXPECT_EQ(shown_architectures("86-real"), "compute capability 8.6");
+  EXPECT_EQ(shown_architectures("90-virtual 80-virtual"), "compute capability 8.0 and later");
+  for (const char* other : {"", "80", "native", "80-real 90a-real"})
+    EXPECT_EQ(shown_architectures(other), other);
+}
+
 TEST(GpuChecks, DevicesWhoseDriverHasToCompile) {
   GpuFacts facts = good();
   EXPECT_EQ(devices_to_compile_for(facts), "");
