@@ -18,6 +18,8 @@ struct Remedy {
   /// To paste: a command line or YAML, with comments where they help. No final newline.
   std::string text;
   bool sizes_dev_shm = false;  ///< the text has a size for /dev/shm that is enough
+  /// The title where ranks do as well without it, so that nothing is wrong; empty: `title`.
+  std::string optional_title = {};
 };
 
 /// A rung that was refused, and the numbers it was refused with.

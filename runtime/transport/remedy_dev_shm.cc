@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <sstream>
+#include <utility>
 
 #include "runtime/base/counted.h"
 #include "runtime/base/quantity.h"
@@ -33,6 +34,24 @@ std::string why(const ShmTrouble& trouble, const std::string& path) {
       trouble.used_bytes == 0 ? "" : cat(" and the ", bytes_text(trouble.used_bytes), " in it"));
 }
 
+/// The same for somebody whose ranks do as well without /dev/shm.
+std::string wish(const ShmTrouble& trouble, const std::string& path) {
+  if (trouble.occupied || trouble.missing || trouble.no_tmpfs)
+    return cat(path, " would have to be a tmpfs");
+  if (trouble.read_only || trouble.forbidden) return cat(path, " would have to be writable");
+  if (!trouble.small) return cat(path, " would have to have more inodes");
+  return cat(
+      trouble.used_bytes == 0 ? "" : cat("with the ", bytes_text(trouble.used_bytes), " in it, "),
+      path, " would have to be larger");
+}
+
+/// A remedy whose titles say what is wrong and then what to do.
+Remedy to_do(const char* kind, const ShmTrouble& trouble, const std::string& path,
+             const std::string& what, std::string text, bool sizes_dev_shm) {
+  return {kind, cat(why(trouble, path), ": ", what), std::move(text), sizes_dev_shm,
+          cat(wish(trouble, path), ": ", what)};
+}
+
 /// "1314816 B (1.3 MiB), or 2m", and "at least " before it if that is all that is known.
 std::string size_text(const ShmTrouble& trouble) {
   return cat(trouble.at_least ? words(Bound::kAtLeast) : "", exact_or_round(trouble.total_bytes));
@@ -47,9 +66,8 @@ std::string room(const ShmTrouble& trouble) {
 
 Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
   const std::string size = cat(trouble.total_bytes, "b");
-  Remedy remedy{"docker",
-                cat(why(trouble, facts.dev_shm.path), ": start the container with ", room(trouble)),
-                "", true};
+  Remedy remedy = to_do("docker", trouble, facts.dev_shm.path,
+                        cat("start the container with ", room(trouble)), "", true);
   if (trouble.few_inodes) {
     // --shm-size does not set the number of inodes, but a separate tmpfs has an option for it.
     remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
@@ -83,11 +101,10 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           "        medium: Memory\n"
           "        ",
           size_limit_line(trouble.total_bytes, trouble.at_least));
-  return {"kubernetes",
-          cat(why(trouble, facts.dev_shm.path), ": mount an emptyDir of ",
-              trouble.at_least ? words(Bound::kAtLeast) : "",
-              exact_or_quantity(trouble.total_bytes), " there"),
-          text, true};
+  return to_do("kubernetes", trouble, facts.dev_shm.path,
+               cat("mount an emptyDir of ", trouble.at_least ? words(Bound::kAtLeast) : "",
+                   exact_or_quantity(trouble.total_bytes), " there"),
+               text, true);
 }
 
 /// "mount -o remount", which keeps the options that the mount has. mount(8) passes all of them back
@@ -106,13 +123,12 @@ std::string remount_command(const std::string& mount_options) {
 
 void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   const std::string& path = facts.dev_shm.path;
-  const std::string title = cat(why(trouble, path), ": ");
   if (trouble.missing || trouble.no_tmpfs) {
     list.push_back(
-        {"mount", cat(title, "mount a tmpfs of ", size_text(trouble), " there"),
-         cat(trouble.occupied ? cat("rm ", path, " && ") : "", "mkdir -p ", path,
-             " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path),
-         true});
+        to_do("mount", trouble, path, cat("mount a tmpfs of ", size_text(trouble), " there"),
+              cat(trouble.occupied ? cat("rm ", path, " && ") : "", "mkdir -p ", path,
+                  " && mount -t tmpfs -o size=", trouble.total_bytes, ",mode=1777 tmpfs ", path),
+              true));
     return;
   }
   std::string options;
@@ -120,14 +136,17 @@ void add_mount(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Re
   if (trouble.small) options += cat(",size=", trouble.total_bytes);
   if (trouble.few_inodes) options += cat(",nr_inodes=", trouble.total_inodes);
   if (!options.empty()) {
-    list.push_back(
-        {"mount",
-         cat(trouble.forbidden ? cat(path, " is too small for ", trouble.ranks, ": ") : title,
-             "remount it", trouble.small || trouble.few_inodes ? cat(" with ", room(trouble)) : ""),
-         cat(remount_command(facts.dev_shm.mount_options), options, " ", path), trouble.small});
+    ShmTrouble of_room = trouble;
+    of_room.forbidden = false;  // which a remount leaves as it is
+    const bool sized = trouble.small || trouble.few_inodes;
+    list.push_back(to_do(
+        "mount", of_room, path, cat("remount it", sized ? cat(" with ", room(trouble)) : ""),
+        cat(remount_command(facts.dev_shm.mount_options), options, " ", path), trouble.small));
   }
-  if (trouble.forbidden)
-    list.push_back({"mount", cat(title, "open it to all users"), cat("chmod 1777 ", path)});
+  if (trouble.forbidden) {
+    list.push_back(
+        to_do("mount", trouble, path, "open it to all users", cat("chmod 1777 ", path), false));
+  }
 }
 
 /// Bytes and inodes of the largest of the needs; 0: none of them is about /dev/shm.

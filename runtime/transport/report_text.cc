@@ -34,7 +34,8 @@ std::string refusals_text(const TransportReport& report) {
   std::string text, before;
   for (const Refusal& refusal : report.refusals) {
     const std::string why = explained(refusal.status, kMostReasonBytes);
-    text += cat("  refused ", refusal.rung, " (", phase_name(refusal.phase), ")",
+    text += cat("  refused ", refusal.rung,
+                refusal.phase == Phase::kBudget ? "" : cat(" (", phase_name(refusal.phase), ")"),
                 why == before ? ": for the same reason\n" : "\n");
     if (why != before) text += indented(why, "    ");
     before = why;
@@ -43,7 +44,7 @@ std::string refusals_text(const TransportReport& report) {
 }
 
 /// What the names in the refusals mean, once each and in the order of a start. A refusal by the
-/// budget says it itself: room is short, or no file can be made.
+/// budget has no such name, because it says itself that room is short, or that no file can be made.
 std::string phases_text(const TransportReport& report) {
   std::set<Phase> phases;
   for (const Refusal& refusal : report.refusals) phases.insert(refusal.phase);
@@ -118,6 +119,19 @@ std::string as_good_text(const TransportReport& report) {
   if (report.verdict() != Verdict::kAsGood || report.refusals.empty()) return "";
   return cat("nothing needs to be done; why ", report.first(), " is not used",
              report.remedies.empty() ? ":\n" : ", and what would let it be used:\n");
+}
+
+/// What to paste, or what one may paste if the rung in use is as good as the first.
+std::string remedies_text(const TransportReport& report) {
+  if (report.verdict() != Verdict::kAsGood) return to_text(report.remedies);
+  std::string text;
+  for (const Remedy& remedy : report.remedies) {
+    text += cat("to use ", report.first(), " instead (optional",
+                remedy.kind == "other" ? "" : cat(", ", remedy.kind),
+                "): ", remedy.optional_title.empty() ? remedy.title : remedy.optional_title, "\n",
+                indented(remedy.text, "    "));
+  }
+  return text;
 }
 
 /// What takes the room in /dev/shm, if the room is why a rung was refused.
@@ -227,7 +241,7 @@ std::string to_text(const TransportReport& report, bool colour) {
   text += as_good_text(report) + refusals_text(report) + phases_text(report) + gpus_text(report);
   text += needs_text(report) + sizes_text(report) + nccl_text(report);
   text += restarts_text(report) + largest_files_text(report);
-  return text + to_text(report.remedies);
+  return text + remedies_text(report);
 }
 
 std::string to_text(const std::vector<Remedy>& remedies) {

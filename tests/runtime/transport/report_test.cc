@@ -184,18 +184,18 @@ TEST(TransportReport, PhasesOfRefusalsAreExplainedOnceExceptTheBudget) {
   TransportReport report = over("cma");
   report.refusals[0].phase = report.refusals[1].phase = Phase::kTouch;
   const std::string text = to_text(report);
-  EXPECT_NE(text.find("\n  refused shm-lean (budget)"), std::string::npos) << text;
+  EXPECT_NE(text.find("\n  refused shm-lean"), std::string::npos) << text;
   const size_t touch = text.find("\n  (touch): the KV cache is being allocated\n");
   EXPECT_NE(touch, std::string::npos) << text;
   EXPECT_EQ(text.find("\n  (touch): ", touch + 1), std::string::npos) << text;
   EXPECT_EQ(text.find("\n  (probe): "), std::string::npos) << text;
   // The reason above says whether room is short or a file cannot be made.
-  EXPECT_EQ(text.find("\n  (budget): "), std::string::npos) << text;
+  EXPECT_EQ(text.find("(budget)"), std::string::npos) << text;
   EXPECT_EQ(to_text(over("shm")).find("\n  ("), std::string::npos);
 }
 
 TEST(TransportReport, ARemedyNamesItsPlace) {
-  TransportReport report = over("memfd");
+  TransportReport report = over("tcp");
   report.remedies = {{"other", "killed runs left files", "rm x"},
                      {"mount", "too small", "mount y"}};
   const std::string text = to_text(report);
@@ -207,17 +207,22 @@ TEST(TransportReport, ARemedyNamesItsPlace) {
 
 TEST(TransportReport, WhatIsAsGoodNeedsNothingToBeDone) {
   TransportReport report = over("memfd");
-  EXPECT_NE(to_text(report).find(
-                "\nnothing needs to be done; why shm is not used:\n  refused shm (budget)\n"),
-            std::string::npos)
+  EXPECT_NE(
+      to_text(report).find("\nnothing needs to be done; why shm is not used:\n  refused shm\n"),
+      std::string::npos)
       << to_text(report);
-  report.remedies = {{"mount", "too small", "mount y"}};
+  report.remedies = {{"other", "killed runs left files", "rm x"},
+                     {"mount", "too small", "mount y", true, "a larger one"}};
   const std::string text = to_text(report);
   EXPECT_NE(text.find("\nnothing needs to be done; why shm is not used, and what would let it be "
-                      "used:\n  refused shm (budget)\n"),
+                      "used:\n  refused shm\n"),
             std::string::npos)
       << text;
-  EXPECT_TRUE(text.ends_with("\nremedy (mount): too small\n    mount y\n")) << text;
+  EXPECT_TRUE(
+      text.ends_with("\nto use shm instead (optional): killed runs left files\n    rm x\n"
+                     "to use shm instead (optional, mount): a larger one\n    mount y\n"))
+      << text;
+  EXPECT_EQ(text.find("remedy"), std::string::npos) << text;
   for (const char* rung : {"shm", "shm-lean", "tcp", ""})
     EXPECT_EQ(to_text(over(rung)).find("nothing needs"), std::string::npos) << rung;
 }
