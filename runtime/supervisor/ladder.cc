@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/supervisor/process_state.h"
 #include "runtime/supervisor/refusals.h"
@@ -128,6 +127,8 @@ NcclUse* Ladder::nccl_use() {
 TransportReport Ladder::report() const {
   TransportReport report = report_;
   report.facts = context_.facts;
+  if (report.verdict() == Verdict::kSlower)
+    report.may_work = first_that_may_work(options_.left_out, context_);
   return report;
 }
 
@@ -166,9 +167,9 @@ void Ladder::say_refused_in_vain(const Failure& failure, size_t first) {
 /// The policy forbids the rungs that are left. setting: the one that says so.
 Failure Ladder::forbid(const std::string& setting) {
   report_.forbidden_by = setting;
-  return no_rung_left(cat("the policy forbids the transports that are left for ",
-                          counted(report_.world_size, "rank"), ": ", setting,
-                          " (refused: ", refused_names(report_.refusals), ")"));
+  report_.may_work = first_that_may_work(
+      {report_.order.begin() + static_cast<std::ptrdiff_t>(at_), report_.order.end()}, context_);
+  return no_rung_left(forbidden_text(report()));
 }
 
 /// Makes one error from all refusals, with the reasons of the first one first.

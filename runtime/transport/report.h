@@ -51,11 +51,12 @@ struct TransportReport {
   int world_size = 1;
   std::vector<std::string> order;  ///< the rungs in the order in which they were to be tried
   std::string order_by;            ///< the setting that leaves some out of the order, or empty
-  std::string may_work;            ///< if none works: one that it leaves out, or empty
-  std::string rung;                ///< the one in use; empty: none works
-  std::vector<Refusal> refusals;   ///< in the order they happened
-  std::vector<ShmNeed> needs;      ///< of every rung in the order
-  std::vector<NcclUse> nccl;       ///< of NCCL's rungs in the order
+  /// One that is not used because of order_by, or of forbidden_by if that is set; empty: none.
+  std::string may_work;
+  std::string rung;               ///< the one in use; empty: none works
+  std::vector<Refusal> refusals;  ///< in the order they happened
+  std::vector<ShmNeed> needs;     ///< of every rung in the order
+  std::vector<NcclUse> nccl;      ///< of NCCL's rungs in the order
   /// How many bytes of /dev/shm stay free for other programs. nullopt: the start ended before this
   /// number was decided.
   std::optional<int64_t> headroom_bytes;

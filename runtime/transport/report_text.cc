@@ -121,9 +121,37 @@ std::string as_good_text(const TransportReport& report) {
              report.remedies.empty() ? ":\n" : ", and what would let it be used:\n");
 }
 
+/// True if every rung of a list was refused that leaves others out.
+bool list_has_failed(const TransportReport& report) {
+  return !report.order_by.empty() && report.refusals.size() >= report.order.size();
+}
+
+/// True if /dev/shm had too little room for a rung, and the arithmetic said so.
+bool is_too_large(const TransportReport& report, const Refusal& refusal) {
+  const ShmDirFacts& dir = report.facts.dev_shm;
+  const auto need = std::find_if(report.needs.begin(), report.needs.end(),
+                                 [&](const ShmNeed& one) { return one.rung == refusal.rung; });
+  return refusal.phase == Phase::kBudget && dir.size_bytes > 0 && dir.open_errno == 0 &&
+         need != report.needs.end() && need->dev_shm_bytes() > 0 &&
+         report.headroom_bytes.value_or(0) > dir.free_bytes - need->dev_shm_bytes();
+}
+
+/// The flag without which another rung may work that is as good as the first; empty: there is none.
+std::string flag_remedy_text(const TransportReport& report) {
+  const Verdict verdict = report.verdict();
+  if (verdict < Verdict::kSlower || (verdict == Verdict::kNone && !list_has_failed(report)))
+    return "";
+  const Rung *other = find_rung(report.may_work), *first = find_rung(report.first());
+  if (other == nullptr || first == nullptr || !as_good(cost_beside(*other, *first))) return "";
+  return cat("remedy (flags): leave out ",
+             verdict == Verdict::kForbidden ? report.forbidden_by : report.order_by, ": ",
+             other->name, " may work then, which is as good as ", first->name, "\n");
+}
+
 /// What to paste, or what one may paste if the rung in use is as good as the first.
 std::string remedies_text(const TransportReport& report) {
-  if (report.verdict() != Verdict::kAsGood) return to_text(report.remedies);
+  if (report.verdict() != Verdict::kAsGood)
+    return flag_remedy_text(report) + to_text(report.remedies);
   std::string text;
   for (const Remedy& remedy : report.remedies) {
     text += cat("to use ", report.first(), " instead (optional",
@@ -149,11 +177,6 @@ std::string largest_files_text(const TransportReport& report) {
                 ", last written ", age_text(file.age_s), " ago\n");
   }
   return text;
-}
-
-/// True if every rung of a list was refused that leaves others out.
-bool list_has_failed(const TransportReport& report) {
-  return !report.order_by.empty() && report.refusals.size() >= report.order.size();
 }
 
 /// The devices that were found, by CUDA's numbers.
@@ -185,6 +208,20 @@ std::string none_works_text(const TransportReport& report) {
   return cat("none of ", report.order_by, " works for ", ranks);
 }
 
+std::string forbidden_text(const TransportReport& report) {
+  std::string names;
+  bool room = true;  // is why each of them was refused
+  for (const Refusal& refusal : report.refusals) {
+    names += cat(names.empty() ? "" : ", ", refusal.rung);
+    room = room && is_too_large(report, refusal);
+  }
+  const bool one = report.refusals.size() == 1;
+  return cat(names, one ? " does not " : " do not ",
+             room ? cat("fit into ", report.facts.dev_shm.path) : "work here", " for ",
+             counted(report.world_size, "rank"), ", and the policy (", report.forbidden_by,
+             ") allows nothing else");
+}
+
 std::string may_work_text(const TransportReport& report) {
   if (!list_has_failed(report) || report.may_work.empty()) return "";
   return cat("; without it, ", report.may_work, " may work");
@@ -208,8 +245,7 @@ std::string verdict_text(const TransportReport& report, bool colour) {
                  ": ", cost_text(report.cost()),
                  report.allowed_by.empty() ? "" : cat("; ", report.allowed_by, " allows it"), ".");
     case Verdict::kForbidden:
-      return cat(no, "the policy (", report.forbidden_by,
-                 ") forbids the transports that are left for ", ranks, ".");
+      return cat(no, forbidden_text(report), ".");
     case Verdict::kNone:
       break;
   }

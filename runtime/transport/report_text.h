@@ -21,6 +21,10 @@ std::string verdict_text(const TransportReport& report, bool colour = false);
 /// no rung is in use.
 std::string none_works_text(const TransportReport& report);
 
+/// "shm does not fit into /dev/shm for 2 ranks, and the policy (--min-transport shm) allows nothing
+/// else". Precondition: the policy has ended the start.
+std::string forbidden_text(const TransportReport& report);
+
 /// "; without it, memfd may work" for a list that leaves memfd out; or empty.
 std::string may_work_text(const TransportReport& report);
 

@@ -103,8 +103,8 @@ class InSmallPlaces(harness.TestCase):
                  "takes 1.1 times as long with 8 KiB and 2.2 times with 1 MiB; "
                  "--min-transport shm-lean allows it."),
                 ("size=1m", ("--min-transport", "shm"),
-                 "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
-                 "ranks."),
+                 "NO: shm does not fit into /dev/shm for 2 ranks, and the policy (--min-transport "
+                 "shm) allows nothing else."),
                 ("size=1m", ("--transport", "shm"),
                  "NO: none of --transport shm works for 2 ranks; without it, memfd may work."),
                 ("size=1m", ("--transport", "shm", "--min-transport", "shm"),
@@ -175,7 +175,10 @@ class InSmallPlaces(harness.TestCase):
         for flag, value in (("--on-shm-shortage", "fail"), ("--min-transport", "shm")):
             done = inside("size=1m", doctor(flag, value))
             self.assertEqual(done.returncode, harness.UNAVAILABLE)
-            self.assertRegex(done.stdout, rf"\ANO: the policy \({flag}[= ]{value}\) forbids ")
+            self.assertRegex(done.stdout,
+                             rf"\ANO: shm does not fit .*the policy \({flag}[= ]{value}\) allows ")
+            self.assertRegex(done.stdout, rf"\nremedy \(flags\): leave out {flag}[= ]{value}: memfd "
+                                          "may work then, which is as good as shm\nremedy ")
             # The reason is said once, and the report that an error would point to is this one.
             self.assertEqual(done.stdout.count(" left free for others; "), 1, done.stdout)
             for words in ("shoal: error", "left free for others", "shoal doctor prints"):

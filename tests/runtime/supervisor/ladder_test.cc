@@ -77,8 +77,8 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status fail = refused(options);
   EXPECT_EQ(fail.code(), Code::kUnavailable);
-  EXPECT_NE(fail.to_string().find("the policy forbids the transports that are left for 2 ranks: "
-                                  "--on-shm-shortage=fail (refused: shm)"),
+  EXPECT_NE(fail.to_string().find("shm does not fit into /dev/shm for 2 ranks, and the policy "
+                                  "(--on-shm-shortage=fail) allows nothing else"),
             std::string::npos)
       << fail.to_string();
   options = in_order({"shm", "tcp"});
@@ -86,6 +86,25 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status least = refused(options);
   EXPECT_NE(least.to_string().find("--min-transport shm"), std::string::npos) << least.to_string();
+}
+
+TEST(Ladder, NamesWhatMayWorkWithoutTheSettingThatKeepsItOut) {
+  const auto may_work = [](LadderOptions options, int memfd_error) {
+    HostFacts facts = facts_with_free(4096);
+    facts.memfd_error = memfd_error;
+    Ladder ladder(std::move(options), facts, 2);
+    (void)ladder.start(transport_only(2), {});
+    return ladder.report().may_work;
+  };
+  LadderOptions least = in_order({"shm", "memfd", "tcp"});
+  least.min_transport = "shm";
+  EXPECT_EQ(may_work(least, 0), "memfd");
+  EXPECT_EQ(may_work(least, EPERM), "tcp");
+  LadderOptions listed = in_order({"shm", "tcp"});
+  listed.left_out = {"memfd"};
+  EXPECT_EQ(may_work(listed, 0), "memfd") << "tcp is slower";
+  EXPECT_EQ(may_work(listed, EPERM), "");
+  EXPECT_EQ(may_work(in_order({"shm", "memfd"}), 0), "") << "memfd is in use";
 }
 
 /// What is told of the refusals over shm, memfd and tcp where there is no room for shm.

@@ -53,7 +53,7 @@ TEST(TransportReport, TheWordOfTheVerdictMayHaveAColour) {
       {over("memfd"), "\x1b[32mOK\x1b[0m: 2 ranks use memfd, which"},
       {over("tcp"), "\x1b[33mSLOWER\x1b[0m: 2 ranks use tcp"},
       {over(""), "\x1b[1;31mNO\x1b[0m: no transport"},
-      {forbidden, "\x1b[1;31mNO\x1b[0m: the policy"},
+      {forbidden, "\x1b[1;31mNO\x1b[0m: shm, memfd, "},
       {failed, "\x1b[1;31mNO\x1b[0m: 2 ranks could not"}};
   for (const auto& [report, says] : cases) {
     const std::string text = to_text(report, true), plain = to_text(report);
@@ -103,8 +103,8 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
             "NO: none of --transport shm works for 2 ranks; without it, memfd may work.");
   none.forbidden_by = "--min-transport shm";
   EXPECT_EQ(first_line(none),
-            "NO: the policy (--min-transport shm) forbids the transports that are left for 2 "
-            "ranks.");
+            "NO: shm, memfd, shm-lean, cma, tcp do not work here for 2 ranks, and the policy "
+            "(--min-transport shm) allows nothing else.");
   TransportReport failed = over("");
   failed.refusals.clear();
   failed.failure = Status::error(Code::kResourceExhausted, "start rank 0", EMFILE)
@@ -123,6 +123,45 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(device),
             "SLOWER: 2 ranks use cuda-ipc instead of nccl-p2p: nobody has measured how much slower "
             "that is.");
+}
+
+/// What ranks may do without the policy or the list is the first remedy, if nothing is lost by it.
+TEST(TransportReport, AFlagThatKeepsOutWhatIsAsGoodIsTheFirstRemedy) {
+  const auto remedy = [](const TransportReport& report) {
+    const std::string text = to_text(report);
+    const size_t at = text.find("remedy");
+    return at == std::string::npos ? "" : text.substr(at, text.find('\n', at) - at);
+  };
+  TransportReport forbidden = over("memfd");
+  forbidden.rung.clear();
+  forbidden.forbidden_by = "--min-transport shm";
+  forbidden.remedies = {{"mount", "too small", "mount y"}};
+  forbidden.may_work = "tcp";
+  EXPECT_EQ(remedy(forbidden), "remedy (mount): too small") << "tcp is slower";
+  forbidden.may_work = "memfd";
+  EXPECT_EQ(remedy(forbidden),
+            "remedy (flags): leave out --min-transport shm: memfd may work then, which is as good "
+            "as shm");
+  forbidden.needs.resize(1);
+  forbidden.needs[0].rung = "shm";
+  forbidden.needs[0].dev_shm.push_back({"slots", 4096, 1});
+  forbidden.facts.dev_shm.size_bytes = forbidden.facts.dev_shm.free_bytes = 4095;
+  EXPECT_EQ(first_line(forbidden),
+            "NO: shm does not fit into /dev/shm for 2 ranks, and the policy (--min-transport shm) "
+            "allows nothing else.");
+  TransportReport listed = over("tcp");
+  listed.order_by = "--transport shm,tcp";
+  EXPECT_EQ(remedy(listed), "");
+  listed.may_work = "memfd";
+  EXPECT_EQ(remedy(listed),
+            "remedy (flags): leave out --transport shm,tcp: memfd may work then, which is as good "
+            "as shm");
+  TransportReport none = over("");
+  none.order_by = "--transport shm";
+  none.may_work = "memfd";
+  EXPECT_EQ(remedy(none),
+            "remedy (flags): leave out --transport shm: memfd may work then, which is as good as "
+            "shm");
 }
 
 TEST(TransportReport, OnlyNeedsOfWhatWasLookedAtAreForPeople) {
