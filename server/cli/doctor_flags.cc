@@ -1,5 +1,7 @@
 #include "server/cli/doctor_flags.h"
 
+#include <algorithm>
+
 #include "runtime/base/text_values.h"
 #include "runtime/transport/needs/nccl_budget.h"
 #include "server/cli/flag_setters.h"
@@ -24,9 +26,13 @@ Status check_report_flags(const DoctorFlags& flags) {
   return {};
 }
 
-Status check_place_flags(DoctorFlags* flags) {
+Status check_place_flags(const std::vector<Setting>& settings, DoctorFlags* flags) {
   constexpr int kMost = 16;
   EngineFlags& engine = flags->serve.engine;
+  flags->ranks_by_default = std::none_of(settings.begin(), settings.end(), [](const Setting& one) {
+    return one.flag == "--tensor-parallel-size";
+  });
+  if (flags->ranks_by_default) engine.tensor_parallel_size = kDoctorRanks;
   if (engine.tensor_parallel_size > kMost) {
     return Status::error(Code::kInvalidArgument,
                          cat("--tensor-parallel-size must be in [1, ", kMost, "], not ",
@@ -39,6 +45,15 @@ Status check_place_flags(DoctorFlags* flags) {
                          "compute; leave one out");
   }
   return settle_transport(&engine.transport);
+}
+
+std::string default_ranks_line(const DoctorFlags& flags) {
+  if (!flags.ranks_by_default) return "";
+  // NCCL's bytes may be asked for another engine.
+  return cat(
+      kDoctorRanks, " ranks unless -tp says otherwise",
+      flags.nccl_version ? "" : cat(" (serve starts ", EngineFlags().tensor_parallel_size, ")"),
+      "\n");
 }
 
 std::string clean_stale_command() {
@@ -100,7 +115,8 @@ Result<CommandLine> parse_static_doctor(Words words, LogOptions log, const Envir
                "which is a part of the whole program; see ",
                typed, " --help");
   });
-  return finish(parser, words, log, flags, [&] { return check_place_flags(&flags); });
+  return finish(parser, words, log, flags,
+                [&] { return check_place_flags(parser.settings(), &flags); });
 }
 
 }  // namespace shoal

@@ -97,9 +97,7 @@ Status check_doctor_without_model(const std::vector<Setting>& settings, DoctorFl
                            cat(name_of(one), " is about serving a model: name it too, as in ",
                                as_typed("doctor"), " MODEL ", one.flag, " ..."));
   }
-  flags->ranks_by_default = !is_given(settings, "--tensor-parallel-size");
-  if (flags->ranks_by_default) flags->serve.engine.tensor_parallel_size = kDoctorRanks;
-  return check_place_flags(flags);
+  return check_place_flags(settings, flags);
 }
 
 Status check_doctor_flags(const std::vector<Setting>& settings, DoctorFlags* flags) {

@@ -78,19 +78,20 @@ std::string document(const TransportReport& report, const SweepResult& swept) {
   return json_text(json) + "\n";
 }
 
-/// What belongs below the verdict if ranks run. memory: the line about what a server's would take.
-std::string below_verdict(const DoctorFlags& flags, const std::string& memory) {
-  if (!flags.serve.engine.model.empty())
-    return cat("shoal serve would start here, if its ports are free\n", memory, "\n");
-  return flags.ranks_by_default ? cat(kDoctorRanks, " ranks unless -tp says otherwise\n") : "";
+/// What belongs below the verdict. starts: ranks run. memory: the line about what a server's would
+/// take.
+std::string below_verdict(const DoctorFlags& flags, bool starts, const std::string& memory) {
+  if (flags.serve.engine.model.empty()) return default_ranks_line(flags);
+  if (!starts) return "";
+  return cat("shoal serve would start here, if its ports are free\n", memory, "\n");
 }
 
 /// below: lines that come after the verdict.
 std::string text(const TransportReport& report, const SweepResult& swept,
                  const std::string& below) {
-  std::string lines = to_text(report, wants_colour(STDOUT_FILENO));
-  // The verdict is one line if ranks run.
-  if (!below.empty()) lines.insert(lines.find('\n') + 1, below);
+  const bool colour = wants_colour(STDOUT_FILENO);
+  std::string lines = to_text(report, colour);
+  lines.insert(verdict_text(report, colour).size() + 1, below);
   for (const std::string& line : sweep_lines(swept)) lines += line + "\n";
   return lines;
 }
@@ -133,7 +134,7 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
   const Ending ending = alone ? prove(place, serve.engine.tensor_parallel_size, &report)
                               : rehearse(serve, &report, &memory);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
-  const std::string below = ending.ok() ? below_verdict(flags, memory) : "";
+  const std::string below = below_verdict(flags, ending.ok(), memory);
   const std::string said = flags.json ? document(report, swept) : text(report, swept, below);
   const Status written = write_stdout(said);
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));

@@ -325,8 +325,9 @@ std::string plan_verdict(const Plan& plan, bool colour) {
   return cat(word("UNKNOWN", Paint::kYellow), "whether ", ranks, fit, "into ", room);
 }
 
-std::string plan_text(const Plan& plan, bool colour) {
-  std::string text = plan_verdict(plan, colour) + peers_text(plan);
+/// default_ranks: the line that says that their number is a default; empty: it is none.
+std::string plan_text(const Plan& plan, const std::string& default_ranks, bool colour) {
+  std::string text = plan_verdict(plan, colour) + peers_text(plan) + default_ranks;
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));
@@ -340,8 +341,9 @@ std::string plan_text(const Plan& plan, bool colour) {
 int run_nccl_plan(const DoctorFlags& flags) {
   const Result<Plan> plan = make_plan(flags);
   if (!plan.ok()) return report_failure(at(Stage::kStart, plan.status()));
-  const Status written = write_stdout(flags.json ? json_text(plan_json(*plan)) + "\n"
-                                                 : plan_text(*plan, wants_colour(STDOUT_FILENO)));
+  const Status written = write_stdout(
+      flags.json ? json_text(plan_json(*plan)) + "\n"
+                 : plan_text(*plan, default_ranks_line(flags), wants_colour(STDOUT_FILENO)));
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   return plan->fits ? 0 : kDoesNotFit;
 }

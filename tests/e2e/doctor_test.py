@@ -115,9 +115,16 @@ class InSmallPlaces(harness.TestCase):
                 self.assertEqual(inside(mount, doctor(*flags)).stdout.splitlines()[0], line)
 
     def test_it_says_where_the_number_of_ranks_comes_from(self):
-        for flags, said in (((), True), (("-tp", 2), False), ((harness.DEMO,), False)):
-            out = harness.start("doctor", *flags).communicate()[0].decode()
-            self.assertEqual("\n2 ranks unless -tp says otherwise\n" in out, said, out)
+        serve, other = " (serve starts 1)", ""
+        for flags, said in (((), serve), (("-tp", 2), None), ((harness.DEMO,), None),
+                            (("--device", "cuda", "--cuda-module", "/nosuch"), serve),
+                            (("--nccl-version", "2.27"), other),
+                            (("--nccl-version", "2.27", "-tp", 2), None)):
+            with self.subTest(flags=flags):
+                out = harness.start("doctor", *flags).communicate()[0].decode()
+                self.assertEqual("ranks unless -tp says otherwise" in out, said is not None, out)
+                if said is not None:
+                    self.assertIn(f"\n2 ranks unless -tp says otherwise{said}\n", out)
 
     def test_what_fills_the_mount_is_named(self):
         fill = ("mkdir /dev/shm/cache; head -c 700000 /dev/zero > /dev/shm/cache/largest; "
@@ -329,7 +336,8 @@ class Here(harness.TestCase):
         self.assertEqual(out.count(verdict[1]), 1, out)
         self.assertRegex(out, r"\n  refused nccl-shm: .*(\n      .*)*\n      for the same reason as "
                               r"above\n")
-        self.assertEqual(out.splitlines()[1:3], [PEERS, "  fits    nccl-p2p: 0 B"])
+        self.assertEqual(out.splitlines()[1:4],
+                         [PEERS, "2 ranks unless -tp says otherwise", "  fits    nccl-p2p: 0 B"])
 
     def test_the_verb_of_a_plan_agrees_with_the_ranks(self):
         for version, flags, verdict in (
@@ -345,7 +353,8 @@ class Here(harness.TestCase):
     def test_a_plan_says_what_keeps_ranks_from_using_peers(self):
         with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="1"):
             out = inside("size=1m", doctor("--nccl-version", "2.27") + " || true").stdout
-        self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 \(2\.27: its last known patch\) do not fit .*\n  refused nccl-p2p: .*"
+        self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 \(2\.27: its last known patch\) do not fit .*\n"
+                              r"2 ranks unless -tp says otherwise\n  refused nccl-p2p: .*"
                               r"(\n      .*)*\n      NCCL_P2P_DISABLE=1 of the environment forbids nccl-p2p, ")
 
     def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
