@@ -355,7 +355,8 @@ class Here(harness.TestCase):
             out = inside("size=1m", doctor("--nccl-version", "2.27") + " || true").stdout
         self.assertRegex(out, r"\ANO: 2 ranks of NCCL 2\.27\.7 \(2\.27: its last known patch\) do not fit .*\n"
                               r"2 ranks unless -tp says otherwise\n  refused nccl-p2p: .*"
-                              r"(\n      .*)*\n      NCCL_P2P_DISABLE=1 of the environment forbids nccl-p2p, ")
+                              r"(\n      .*)*\n      NCCL_P2P_DISABLE=1 of the environment forbids nccl-p2p "
+                              r"under Shoal's settings \(Shoal sets it to 0\): unset NCCL_P2P_DISABLE there ")
 
     def test_where_only_lean_buffers_of_nccl_fit_their_settings_are_printed(self):
         plan = ("--nccl-version", "2.27", "-tp", 8)

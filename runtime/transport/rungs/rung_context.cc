@@ -41,8 +41,8 @@ Status check_essential(const char* rung, const std::vector<RungSetting>& setting
     if (!setting.essential || theirs == nullptr || theirs->value == setting.value) continue;
     return Status::error(Code::kFailedPrecondition,
                          cat(theirs->name, "=", theirs->value, " of ", theirs->source, " forbids ",
-                             rung, ", for which Shoal sets it to ", setting.value,
-                             ": remove it there to allow the transport"));
+                             rung, " under Shoal's settings (Shoal sets it to ", setting.value,
+                             "): unset ", theirs->name, " there to allow the transport"));
   }
   return {};
 }

@@ -226,7 +226,8 @@ TEST(NcclRungs, ASettingThatForbidsARungIsNamed) {
             std::string::npos);
   EXPECT_NE(refusal("nccl-shm", {{"NCCL_SHM_DISABLE", "1"}}).find("NCCL_SHM_DISABLE=1"),
             std::string::npos);
-  EXPECT_NE(refusal("nccl-socket", {{"NCCL_SHM_DISABLE", "0"}}).find("sets it to 1"),
+  EXPECT_NE(refusal("nccl-socket", {{"NCCL_SHM_DISABLE", "0"}})
+                .find("under Shoal's settings (Shoal sets it to 1): unset NCCL_SHM_DISABLE there"),
             std::string::npos);
   EXPECT_NE(refusal("nccl-socket", {{"NCCL_NVLS_ENABLE", "maybe"}}).find("NCCL_NVLS_ENABLE"),
             std::string::npos);
