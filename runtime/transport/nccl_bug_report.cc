@@ -38,11 +38,10 @@ std::string move_text(int version) {
       later += cat("      ", nccl_bug_versions(*bug), ": ", bug->what, "\n          ", cure(*bug),
                    "\n          only if ", text_of(bug->condition).only_if, "\n");
   }
-  return cat(
-      "  move to ", nccl_version_text(good),
-      ": of the versions with the repairs of all bugs above that have one, it is the first with ",
-      later.empty() ? "none" : "only these", " of the bugs that came after ",
-      nccl_version_text(version), later.empty() ? "" : ":", "\n", later);
+  return cat("  move to ", nccl_version_text(good),
+             ": it repairs every bug above that has a repair",
+             later.empty() ? ", and brings none that is known\n"
+                           : cat(". It brings these of its own:\n", later));
 }
 
 Json code_json(int version) {

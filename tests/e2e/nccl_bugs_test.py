@@ -61,8 +61,8 @@ class ForOtherEngines(harness.TestCase):
         printed = text("--nccl-version", "2.25.1")
         for line in ("\nknown bugs of NCCL 2.25.1:\n", "\n  before 2.27.5: an all-reduce reaches",
                      "only if ranks are threads of one process", "Shoal does not use this version",
-                     "\n  move to 2.31.2: of the versions with the repairs of all bugs above that "
-                     "have one, it is the first with only these of the bugs that came after 2.25.1:\n"):
+                     "\n  move to 2.31.2: it repairs every bug above that has a repair. It brings these "
+                     "of its own:\n"):
             self.assertIn(line, printed)
         # What its ranks do not use they cannot meet anything of.
         self.assertNotIn("Shoal's ranks on", printed)

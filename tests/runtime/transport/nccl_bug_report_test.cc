@@ -111,7 +111,7 @@ TEST(NcclBugReport, TextForPeople) {
 /// What stands below the bugs of this version; empty: nothing does.
 std::string advice(int version) {
   const std::string text = to_text(version, nccl_bug_notices(version, {}));
-  const size_t at = text.find(", it is the first with ");
+  const size_t at = text.find(": it repairs every bug above ");
   return at == std::string::npos ? "" : text.substr(text.rfind('\n', at) + 1);
 }
 
@@ -119,12 +119,10 @@ TEST(NcclBugReport, TheVersionToMoveToIsThatOfTheWholeTable) {
   // It has no bug that 2.29.2 does not have too.
   EXPECT_EQ(
       advice(22902),
-      "  move to 2.31.2: of the versions with the repairs of all bugs above that have one, it is the "
-      "first with none of the bugs that came after 2.29.2\n");
+      "  move to 2.31.2: it repairs every bug above that has a repair, and brings none that is known\n");
   EXPECT_EQ(
       advice(22809),
-      "  move to 2.31.2: of the versions with the repairs of all bugs above that have one, it is the "
-      "first with only these of the bugs that came after 2.28.9:\n"
+      "  move to 2.31.2: it repairs every bug above that has a repair. It brings these of its own:\n"
       "      from 2.29.2 on: init fails with \"Failed to bind NVLink SHARP (NVLS) Multicast "
       "memory\", where 2.28 did without it, if the switches have no slot left (many "
       "communicators) or are not set up\n"
