@@ -61,8 +61,9 @@ Status driver_refusal(const GpuFacts& facts) {
                              words, "; ", needs, ": ", advice, " on the machine itself"));
   }
   if (insufficient && facts.driver_version.empty()) {
-    return Status::error(Code::kFailedPrecondition, cat("no NVIDIA driver is here; ", needs, ": ",
-                                                        advice, ", and give a container the GPUs"));
+    return Status::error(Code::kFailedPrecondition,
+                         cat("no NVIDIA driver is here; ", needs, ": ", advice,
+                             " on the host, and give a container the GPUs"));
   }
   if (insufficient) {
     return Status::error(

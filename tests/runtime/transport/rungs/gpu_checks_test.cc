@@ -100,7 +100,7 @@ TEST(GpuChecks, EveryRefusalHasItsWordsAndOneAdvice) {
        check_devices,
        Code::kFailedPrecondition,
        {"no NVIDIA driver is here; the CUDA module is", "CUDA 13.0", "580.65.06",
-        " or newer, and give a container the GPUs"}},
+        " or newer on the host, and give a container the GPUs"}},
       {"old driver, by its own version",
        [](GpuFacts& f) {
          f.driver_version = "535.104.05", f.cuda_driver = 0, f.devices.clear();
