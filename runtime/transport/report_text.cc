@@ -272,7 +272,8 @@ std::string figures_text(const TransportReport& report) {
 std::string to_text(const TransportReport& report, bool colour) {
   std::string text = verdict_text(report, colour) + "\n";
   if (!report.rung.empty())
-    text += cat(figures_text(report), report.self_test.noisy ? "; --json has the figures\n" : "\n");
+    text += cat(figures_text(report),
+                report.self_test.noisy ? "; the figures in --json are unreliable\n" : "\n");
   if (const std::string waits = to_text(report.waits); !waits.empty()) text += waits + "\n";
   text += as_good_text(report) + refusals_text(report) + phases_text(report) + gpus_text(report);
   text += needs_text(report) + sizes_text(report) + nccl_text(report);
