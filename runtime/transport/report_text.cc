@@ -68,8 +68,10 @@ bool was_refused(const TransportReport& report, const std::string& rung) {
 /// all other rungs are left out: those rungs were not looked at, so their needs explain nothing.
 std::string needs_text(const TransportReport& report) {
   std::string text;
+  bool in_use = false;
   for (const ShmNeed& need : report.needs) {
     if (need.rung != report.rung && !was_refused(report, need.rung)) continue;
+    in_use = in_use || need.rung == report.rung;
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
                 words(need.bound), bytes_text(need.dev_shm_bytes()), " in ",
                 report.facts.dev_shm.path, ", ", bytes_text(need.memory_bytes()), " of memory\n");
@@ -78,7 +80,7 @@ std::string needs_text(const TransportReport& report) {
   }
   if (text.empty()) return "";
   return cat("these bytes are for Shoal's ranks; --nccl-version V has those of NCCL in another ",
-             "engine:\n", text);
+             "engine", in_use ? "; * is the transport in use" : "", ":\n", text);
 }
 
 /// False if the start has ended before a rung was looked at, for example because there is no

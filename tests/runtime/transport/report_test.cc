@@ -180,6 +180,9 @@ TEST(TransportReport, OnlyNeedsOfWhatWasLookedAtAreForPeople) {
     EXPECT_EQ(text.find("needs of "), std::string::npos) << "a line that counts the others";
     const size_t whose = text.find("these bytes are for Shoal's ranks; --nccl-version V has those");
     EXPECT_EQ(whose != std::string::npos, !shown.empty()) << text;
+    EXPECT_EQ(text.find("; * is the transport in use:\n") != std::string::npos,
+              shown.find('*') != std::string::npos)
+        << text;
     return shown;
   };
   EXPECT_EQ(needs_of(over("shm")), "*shm ");
