@@ -115,7 +115,7 @@ std::string build_of_program() {
 Result<std::string> program_path() {
   if (!kProgram.fd.valid()) {
     return Status::error(descriptor_code(kProgram.error),
-                         cat("no descriptor could be kept of the program ", kPathAtStart,
+                         cat("the program ", kPathAtStart, " could not be kept open",
                              descriptor_hint(kProgram.error)),
                          kProgram.error);
   }

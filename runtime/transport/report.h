@@ -92,7 +92,7 @@ inline constexpr int kTransportReportSchema = 2;
 /// docs/json.md, all fields but "version". What only doctor finds or does is null or empty.
 Json to_json(const TransportReport& report);
 
-/// "shm-lean; shm refused (budget): needs ...": the rung in use, and the root cause of each
+/// "shm-lean; shm refused (budget): it needs ...": the rung in use, and the root cause of each
 /// refusal.
 std::string summary(const TransportReport& report);
 

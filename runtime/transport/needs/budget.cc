@@ -17,9 +17,15 @@ int64_t sum(const std::vector<Consumer>& consumers) {
   return total;
 }
 
-/// "needs at least 65011712 B (62.0 MiB)"
+/// "it needs at least 65011712 B (62.0 MiB)"
 std::string needs(const ShmNeed& need, int64_t bytes) {
-  return cat("needs ", words(need.bound), bytes_text(bytes));
+  return cat("it needs ", words(need.bound), bytes_text(bytes));
+}
+
+/// The bytes, rounded too unless that would hide that they are not the others.
+std::string beside(int64_t bytes, int64_t others) {
+  const bool hides = bytes != others && mebibytes_text(bytes) == mebibytes_text(others);
+  return hides ? cat(bytes, " B") : bytes_text(bytes);
 }
 
 Status check_memory(const ShmNeed& need, const HostFacts& facts, const BudgetOptions& options) {
@@ -73,15 +79,15 @@ Status check_bytes(const ShmNeed& need, const ShmDirFacts& dir, int64_t headroom
   if (dir.size_bytes == 0 || headroom_bytes <= dir.free_bytes - bytes) return {};
   return Status::error(
       Code::kResourceExhausted,
-      cat(needs(need, bytes), " in ", dir.path, " and ", bytes_text(headroom_bytes),
-          " left free for others; ", bytes_text(dir.free_bytes), " of ", bytes_text(dir.size_bytes),
-          " are free"));
+      cat("it needs ", words(need.bound), beside(bytes, dir.free_bytes), " in ", dir.path, " and ",
+          bytes_text(headroom_bytes), " left free for others; ", beside(dir.free_bytes, bytes),
+          " of ", bytes_text(dir.size_bytes), " are free"));
 }
 
 Status check_files(const ShmNeed& need, const ShmDirFacts& dir) {
   if (dir.total_inodes > 0 && need.dev_shm_inodes() > dir.free_inodes) {
     return Status::error(Code::kResourceExhausted,
-                         cat("needs ", counted(need.dev_shm_inodes(), "inode"), " in ", dir.path,
+                         cat("it needs ", counted(need.dev_shm_inodes(), "inode"), " in ", dir.path,
                              "; ", dir.free_inodes, " of ", dir.total_inodes,
                              dir.free_inodes == 1 ? " is" : " are", " free"));
   }
@@ -121,7 +127,7 @@ Status check_all(const ShmNeed& need, const HostFacts& facts, const BudgetOption
   const int64_t file = need.largest_file_bytes(), limit = facts.limits.fsize_bytes;
   if (limit >= 0 && file > limit) {
     return Status::error(Code::kResourceExhausted,
-                         cat("needs a file of ", bytes_text(file), "; the file size limit is ",
+                         cat("it needs a file of ", bytes_text(file), "; the file size limit is ",
                              bytes_text(limit), " (ulimit -f)"));
   }
   return bytes > 0 ? check_probe(need, facts.dev_shm) : Status();

@@ -7,7 +7,7 @@ namespace {
 
 Status too_many(int64_t added, int64_t used, const std::string& limit, const std::string& remedy) {
   return Status::error(Code::kResourceExhausted,
-                       cat("needs ", added, " processes and threads beside the ", used,
+                       cat("the start needs ", added, " processes and threads beside the ", used,
                            " that there are; ", limit, ": ", remedy));
 }
 

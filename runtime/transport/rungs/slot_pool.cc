@@ -29,7 +29,7 @@ Status check_file_size(int64_t bytes, const HostFacts& facts) {
   const int64_t limit = facts.limits.fsize_bytes;
   if (limit < 0 || bytes <= limit) return {};
   return Status::error(Code::kResourceExhausted,
-                       cat("needs a file of ", bytes_text(bytes), "; the file size limit is ",
+                       cat("it needs a file of ", bytes_text(bytes), "; the file size limit is ",
                            bytes_text(limit), " (ulimit -f)"));
 }
 

@@ -42,9 +42,9 @@ TEST(Budget, ExactFitsAndOnePageLessDoesNot) {
   HostFacts facts = exact_facts();
   EXPECT_TRUE(check_budget(shm_need(), facts, {}).ok());
   facts.dev_shm.free_bytes -= kPage;
-  expect_refused(check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
-                 {"needs 2101248 B (2.0 MiB) in /dev/shm",
-                  "; 2097152 B (2.0 MiB) of 67108864 B (64.0 MiB) are free"});
+  expect_refused(
+      check_budget(shm_need(), facts, {}), Code::kResourceExhausted,
+      {"it needs 2101248 B in /dev/shm", "; 2097152 B of 67108864 B (64.0 MiB) are free"});
   facts.dev_shm.free_bytes = kNeed - 1;
   EXPECT_FALSE(check_budget(shm_need(), facts, {}).ok());
 }

@@ -20,19 +20,21 @@ TEST(ProcessBudget, ProcessesOfTheUser) {
   facts.limits.nproc = 10;
   facts.pids.own_threads = 3;
   EXPECT_EQ(refusal({7, 0}, facts), "");
-  EXPECT_EQ(refusal({8, 0}, facts),
-            "needs 8 processes and threads beside the 3 that there are; this user may have 10 "
-            "(ulimit -u): raise it with ulimit -u 11 or more");
+  EXPECT_EQ(
+      refusal({8, 0}, facts),
+      "the start needs 8 processes and threads beside the 3 that there are; this user may have 10 "
+      "(ulimit -u): raise it with ulimit -u 11 or more");
 }
 
 TEST(ProcessBudget, ProcessesOfTheContainer) {
   HostFacts facts;
   facts.pids = {"/sys/fs/cgroup", 20, 15, 1};
   EXPECT_EQ(refusal({5, 0}, facts), "");
-  EXPECT_EQ(refusal({6, 0}, facts),
-            "needs 6 processes and threads beside the 15 that there are; the container may have 20 "
-            "(pids.max): raise it with docker run --pids-limit 21, or echo 21 > "
-            "/sys/fs/cgroup/pids.max");
+  EXPECT_EQ(
+      refusal({6, 0}, facts),
+      "the start needs 6 processes and threads beside the 15 that there are; the container may have 20 "
+      "(pids.max): raise it with docker run --pids-limit 21, or echo 21 > "
+      "/sys/fs/cgroup/pids.max");
 }
 
 TEST(ProcessBudget, AddressSpace) {
