@@ -22,12 +22,14 @@ std::string rounded(int64_t bytes, const char* mega, const char* giga) {
 }  // namespace
 
 std::string bytes_text(int64_t bytes) {
-  const std::string mebibytes = mebibytes_text(bytes);
-  return mebibytes.empty() ? cat(bytes, " B") : cat(bytes, " B (", mebibytes, ")");
+  const std::string rounded = rounded_bytes_text(bytes);
+  return rounded.empty() ? cat(bytes, " B") : cat(bytes, " B (", rounded, ")");
 }
 
-std::string mebibytes_text(int64_t bytes) {
+std::string rounded_bytes_text(int64_t bytes) {
   if (bytes < 64 * kKiB) return "";
+  if (const int64_t kibibytes = (bytes + kKiB / 2) / kKiB; kibibytes < 1024)
+    return cat(kibibytes, " KiB");
   const bool large = bytes >= 10 * kGiB;
   char text[64];
   std::snprintf(text, sizeof text, "%.1f %s",

@@ -5,11 +5,12 @@
 
 namespace shoal {
 
-/// "1052672 B (1.0 MiB)"; below 64 KiB the bytes alone, and from 10 GiB on in GiB.
+/// "1052672 B (1.0 MiB)"; below 64 KiB the bytes alone, below 1 MiB in KiB, and from 10 GiB on in
+/// GiB.
 std::string bytes_text(int64_t bytes);
 
 /// What bytes_text() has in its parentheses, for tables: "1.0 MiB". Empty if it has none.
-std::string mebibytes_text(int64_t bytes);
+std::string rounded_bytes_text(int64_t bytes);
 
 /// A rate or a number of operations with a metric prefix and three significant digits, such as
 /// "283 MB/s" of 2.83e8 and "B/s".

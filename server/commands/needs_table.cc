@@ -25,7 +25,7 @@ HostFacts machine(int64_t page_bytes) {
   return facts;
 }
 
-/// A row of what `bytes` gives for each number of ranks, and below it one of the same in MiB, if
+/// A row of what `bytes` gives for each number of ranks, and below it one of the same rounded, if
 /// there is any. Both in one cell would make the table wider than a terminal.
 template <typename Bytes>
 std::string rows_of(const char* name, const Bytes& bytes) {
@@ -33,10 +33,10 @@ std::string rows_of(const char* name, const Bytes& bytes) {
   bool any = false;
   for (const int ranks : kRankCounts) {
     const std::optional<int64_t> value = bytes(ranks);
-    const std::string mebibytes = mebibytes_text(value.value_or(0));
+    const std::string short_text = rounded_bytes_text(value.value_or(0));
     exact += value ? cat(" | ", *value) : " | -";
-    rounded += cat(" | ", mebibytes);
-    any |= !mebibytes.empty();
+    rounded += cat(" | ", short_text);
+    any |= !short_text.empty();
   }
   return cat(exact, " |\n", any ? rounded + " |\n" : "");
 }

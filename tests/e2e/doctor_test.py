@@ -132,8 +132,8 @@ class InSmallPlaces(harness.TestCase):
                 "touch -d '3 hours ago' /dev/shm/cache/largest; ")
         done = inside("size=1m", fill + doctor())
         self.assertRegex(done.stdout, r"the largest files in /dev/shm:\n"
-                         rf"  {whole_pages(700000)} B \(0\.7 MiB\)  /dev/shm/cache/largest of user root \(0\), "
-                         rf"last written 3 h ago\n  {whole_pages(90000)} B \(0\.1 MiB\)  /dev/shm/small ")
+                         rf"  {whole_pages(700000)} B \({whole_pages(700000) // 1024} KiB\)  /dev/shm/cache/largest of user root \(0\), "
+                         rf"last written 3 h ago\n  {whole_pages(90000)} B \({whole_pages(90000) // 1024} KiB\)  /dev/shm/small ")
         report = json.loads(inside("size=1m", fill + doctor("--json")).stdout)
         self.assertEqual([file["path"] for file in report["facts"]["dev_shm"]["largest_files"]],
                          ["/dev/shm/cache/largest", "/dev/shm/small"])

@@ -50,10 +50,10 @@ TEST(KvRoom, TheShareIsOfTheWholeDeviceLessAllThatIsInUse) {
       kv_blocks_that_fit(std::vector{rank_on(2, 50'000, 10)}, {64, 1, 0.75}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_TRUE(refused.message().starts_with(
-      "GPU 2 (GPU-2, H100) has 0 B of 256000 B (0.2 MiB) left for KV cache"))
+      "GPU 2 (GPU-2, H100) has 0 B of 256000 B (250 KiB) left for KV cache"))
       << refused.message();
-  EXPECT_NE(refused.message().find(" 206000 B (0.2 MiB) are in use, by this group or by others "
-                                   "(nvidia-smi lists them), and 192000 B (0.2 MiB) may be: use a "
+  EXPECT_NE(refused.message().find(" 206000 B (201 KiB) are in use, by this group or by others "
+                                   "(nvidia-smi lists them), and 192000 B (188 KiB) may be: use a "
                                    "larger --gpu-memory-utilization, a smaller --kv-cache-memory"),
             std::string::npos)
       << refused.message();
@@ -69,11 +69,11 @@ TEST(KvRoom, ALineForEachDeviceSaysWhereItsMemoryIs) {
       describe_device_memory(std::vector{first, second, rank_on(3, 256'000, 10)}, 100);
   EXPECT_EQ(lines,
             (std::vector<std::string>{
-                "memory of GPU 0 (GPU-0, H100), 256000 B (0.2 MiB): others 63000 B, weights "
-                "90000 B (0.1 MiB), activations and rope table 3000 B, KV cache 3000 B; left "
-                "97000 B (0.1 MiB)",
-                "memory of GPU 3 (GPU-3, H100), 256000 B (0.2 MiB): others 0 B, weights 0 B, "
-                "activations and rope table 0 B, KV cache 1000 B; left 255000 B (0.2 MiB)"}));
+                "memory of GPU 0 (GPU-0, H100), 256000 B (250 KiB): others 63000 B, weights "
+                "90000 B (88 KiB), activations and rope table 3000 B, KV cache 3000 B; left "
+                "97000 B (95 KiB)",
+                "memory of GPU 3 (GPU-3, H100), 256000 B (250 KiB): others 0 B, weights 0 B, "
+                "activations and rope table 0 B, KV cache 1000 B; left 255000 B (249 KiB)"}));
 }
 
 TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
@@ -82,7 +82,7 @@ TEST(KvRoom, TooFewAreRefusedWithTheNumbers) {
   const Status refused = kv_blocks_that_fit(ranks, {64, 6}).status();
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_TRUE(refused.message().starts_with(
-      "GPU 3 (GPU-3, H100) has 500 B of 256000 B (0.2 MiB) left for KV cache, which is 5 blocks of "
+      "GPU 3 (GPU-3, H100) has 500 B of 256000 B (250 KiB) left for KV cache, which is 5 blocks of "
       "100 B; 64 were planned and at least 6 are needed"))
       << refused.message();
   const Status one = kv_blocks_that_fit(std::vector{rank_on(0, 900, 10)}, {1, 1}).status();

@@ -24,7 +24,7 @@ std::string needs(const ShmNeed& need, int64_t bytes) {
 
 /// The bytes, rounded too unless that would hide that they are not the others.
 std::string beside(int64_t bytes, int64_t others) {
-  const bool hides = bytes != others && mebibytes_text(bytes) == mebibytes_text(others);
+  const bool hides = bytes != others && rounded_bytes_text(bytes) == rounded_bytes_text(others);
   return hides ? cat(bytes, " B") : bytes_text(bytes);
 }
 

@@ -11,7 +11,7 @@ namespace shoal {
 /// One user of shared memory and what it takes. Bytes are whole pages, as a file system charges
 /// them.
 struct Consumer {
-  std::string what;  ///< "2 slots of 262144 B (0.2 MiB) for each of 4 ranks"
+  std::string what;  ///< "2 slots of 262144 B (256 KiB) for each of 4 ranks"
   int64_t bytes = 0;
   int64_t inodes = 0;  ///< files; in ShmNeed::memory memfds, or 0 for private memory
 };

@@ -5,13 +5,15 @@
 namespace shoal {
 namespace {
 
-TEST(Quantity, BytesAreSaidInMibibytesToo) {
+TEST(Quantity, BytesAreSaidRoundedToo) {
   EXPECT_EQ(bytes_text(0), "0 B");
   EXPECT_EQ(bytes_text(20'480), "20480 B");
   EXPECT_EQ(bytes_text(1'052'672), "1052672 B (1.0 MiB)");
   EXPECT_EQ(bytes_text(int64_t{10} << 30), "10737418240 B (10.0 GiB)");
-  EXPECT_EQ(mebibytes_text(20'480), "");
-  EXPECT_EQ(mebibytes_text(1'052'672), "1.0 MiB");
+  EXPECT_EQ(bytes_text(262'144), "262144 B (256 KiB)");
+  EXPECT_EQ(bytes_text((1 << 20) - 1), "1048575 B (1.0 MiB)");
+  EXPECT_EQ(rounded_bytes_text(20'480), "");
+  EXPECT_EQ(rounded_bytes_text(1'052'672), "1.0 MiB");
 }
 
 TEST(Quantity, RatesHaveThreeDigitsAndAPrefix) {

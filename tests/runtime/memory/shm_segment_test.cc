@@ -181,7 +181,7 @@ TEST(ShmSegmentTest, MemfdsErrorsAreValues) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     return ShmSegment::create_memfd(1 << 20).status().to_string();
   });
-  EXPECT_NE(text.find("65536 B (0.1 MiB) (ulimit -f)"), std::string::npos) << text;
+  EXPECT_NE(text.find("65536 B (64 KiB) (ulimit -f)"), std::string::npos) << text;
   const std::string none = in_child([] {
     const struct rlimit limit { 0, 0 };
     ::setrlimit(RLIMIT_NOFILE, &limit);
@@ -198,7 +198,7 @@ TEST(ShmSegmentTest, FileSizeLimitIsAnErrorNotASignal) {
     return ShmSegment::create(1 << 20).status().to_string();
   });
   EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
-  EXPECT_NE(text.find("65536 B (0.1 MiB) (ulimit -f)"), std::string::npos) << text;
+  EXPECT_NE(text.find("65536 B (64 KiB) (ulimit -f)"), std::string::npos) << text;
 }
 
 TEST(ShmSegmentTest, NoDescriptorLeftIsResourceExhausted) {
@@ -223,7 +223,7 @@ TEST(ShmSegmentTest, FullTmpfsIsAnErrorThatLeavesNothing) {
   });
   if (text == kNoMounts) GTEST_SKIP() << "needs a private mount namespace, which is forbidden here";
   EXPECT_NE(text.find("RESOURCE_EXHAUSTED"), std::string::npos) << text;
-  EXPECT_NE(text.find("fallocate 614400 B (0.6 MiB) in /dev/shm: 434176 B (0.4 MiB) free"),
+  EXPECT_NE(text.find("fallocate 614400 B (600 KiB) in /dev/shm: 434176 B (424 KiB) free"),
             std::string::npos)
       << text;
 }

@@ -123,7 +123,7 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
   facts.limits.fsize_bytes = 65536;
   const auto probe = [&](const char* name) { return find_rung(name)->probe({2, facts}); };
   EXPECT_EQ(probe("shm").code(), Code::kResourceExhausted);
-  EXPECT_NE(probe("shm").to_string().find("65536 B (0.1 MiB) (ulimit -f)"), std::string::npos);
+  EXPECT_NE(probe("shm").to_string().find("65536 B (64 KiB) (ulimit -f)"), std::string::npos);
   EXPECT_TRUE(probe("shm-lean").ok());
   EXPECT_EQ(probe("memfd").code(), Code::kUnavailable);
   facts.memfd_error = 0;
@@ -141,12 +141,12 @@ TEST(Rung, ProbesSayWhatTheFactsForbid) {
 
 TEST(Rung, ConsumersHaveMebibytesToo) {
   EXPECT_EQ(find_rung("shm")->need(4).dev_shm.at(0).what,
-            "2 slots of 262144 B (0.2 MiB) and 256 B of control words for each of 4 ranks");
+            "2 slots of 262144 B (256 KiB) and 256 B of control words for each of 4 ranks");
   EXPECT_EQ(find_rung("shm-lean")->need(2).dev_shm.at(0).what,
             "2 slots of 4096 B and 256 B of control words for each of 2 ranks");
   EXPECT_EQ(
       find_rung("cma")->need(3).memory.at(0).what,
-      "private memory of 3 ranks: 2 own slots and 2 mirrors of 262144 B (0.2 MiB), and a page "
+      "private memory of 3 ranks: 2 own slots and 2 mirrors of 262144 B (256 KiB), and a page "
       "of control words, each");
 }
 
