@@ -274,6 +274,16 @@ std::string peers_text(const Plan& plan) {
              "at here, so that ", kDecides, " decides.\n");
 }
 
+/// What to choose where several sizes and settings follow, each for another transport.
+std::string choice_text(const Plan& plan) {
+  if (!fits_only_lean(plan)) return "";
+  const std::string& path = plan.context.facts.dev_shm.path;
+  return cat("either leave ", path, " as it is and export the settings of ", kLean,
+             " below,\nor enlarge ", path, plan.remedies.empty() ? "" : " as a remedy below says",
+             " so that ", kDecides,
+             " fits; the size for every transport has room for nccl-socket too\n");
+}
+
 /// NAME=VALUE so that a shell reads it as it is. zsh for one expands a value that begins with "=".
 std::string in_shell(const std::string& setting) {
   constexpr std::string_view kUnquoted =
@@ -332,7 +342,8 @@ std::string plan_verdict(const Plan& plan, bool colour) {
 
 /// default_ranks: the line that says that their number is a default; empty: it is none.
 std::string plan_text(const Plan& plan, const std::string& default_ranks, bool colour) {
-  std::string text = plan_verdict(plan, colour) + peers_text(plan) + default_ranks;
+  std::string text =
+      plan_verdict(plan, colour) + peers_text(plan) + default_ranks + choice_text(plan);
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));

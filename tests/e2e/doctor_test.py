@@ -374,6 +374,8 @@ class Here(harness.TestCase):
                 self.assertIn(f"\nthe figures of {rung} hold with these settings", done.stdout)
                 self.assertIn(f"\n  {line}\n", done.stdout)
                 self.assertEqual("NCCL_BUFFSIZE" in done.stdout, rung == "nccl-shm-lean")
+                self.assertEqual("\neither leave /dev/shm as it is and export the settings of nccl-shm-lean "
+                                 "below,\nor enlarge /dev/shm " in done.stdout, rung == "nccl-shm-lean")
 
     def test_the_log_shows_that_the_transport_is_proven_before_weights_are_loaded(self):
         done = harness.start("generate", harness.DEMO, "--prompt", "In", "--max-tokens", 2,
