@@ -19,6 +19,31 @@ bool has_option(const std::string& options, const std::string& wanted) {
   return false;
 }
 
+/// The files that killed runs left.
+struct Stale {
+  int64_t files = 0;
+  int64_t bytes = 0;
+};
+
+Stale stale_files(const HostFacts& facts) {
+  Stale stale;
+  for (const LeftFile& file : facts.left_files) {
+    if (file.state != LeftFileState::kStale) continue;
+    ++stale.files;
+    stale.bytes += file.bytes;
+  }
+  return stale;
+}
+
+/// The same for a new container, in which nobody makes the files of killed runs again. All others
+/// are counted, because what made them may do so there too.
+ShmTrouble in_new_container(const HostFacts& facts, ShmTrouble trouble) {
+  const int64_t gone = std::min(stale_files(facts).bytes, trouble.used_bytes);
+  trouble.used_bytes -= gone;
+  trouble.total_bytes = in_pages(facts, trouble.total_bytes - gone);
+  return trouble;
+}
+
 /// What is wrong, with the number of ranks that a size in the same title is for.
 std::string why(const ShmTrouble& trouble, const std::string& path) {
   const std::string& ranks = trouble.ranks;
@@ -205,12 +230,13 @@ ShmTrouble shm_trouble(const HostFacts& facts, const std::string& ranks,
 
 void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<Remedy>& list) {
   if (trouble.mount_helps()) {
+    const ShmTrouble in_new = in_new_container(facts, trouble);
     if (facts.container == "kubernetes") {
-      list.push_back(kubernetes_shm(facts, trouble));
+      list.push_back(kubernetes_shm(facts, in_new));
     } else if (is_docker(facts)) {
-      list.push_back(docker_shm(facts, trouble));
+      list.push_back(docker_shm(facts, in_new));
       // Kubernetes runs on containerd, and the facts do not always show it.
-      if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, trouble));
+      if (facts.container == "containerd") list.push_back(kubernetes_shm(facts, in_new));
     }
     // This works in a container too, if it was given the right to mount. The mount lasts as long as
     // the container.
@@ -220,13 +246,7 @@ void add_dev_shm(const HostFacts& facts, const ShmTrouble& trouble, std::vector<
 
 void add_stale(const HostFacts& facts, const ShmTrouble& trouble, const std::string& command,
                std::vector<Remedy>& list) {
-  int64_t files = 0;
-  int64_t bytes = 0;
-  for (const LeftFile& file : facts.left_files) {
-    if (file.state != LeftFileState::kStale) continue;
-    ++files;
-    bytes += file.bytes;
-  }
+  const auto [files, bytes] = stale_files(facts);
   if (files == 0 || (!trouble.small && !trouble.few_inodes)) return;
   const ShmDirFacts& dir = facts.dev_shm;
   const bool enough = (!trouble.small || dir.free_bytes + bytes >= trouble.bytes) &&

@@ -20,7 +20,8 @@ struct ShmTrouble {
   bool at_least = false;  ///< how much more than `bytes` may be needed is not known
   int64_t bytes = 0;      ///< needed, with headroom
   int64_t inodes = 0;     ///< needed
-  /// What is there now, and what every size counts beside the need. 0: nothing, or it is not known.
+  /// What is there now, and what every size counts beside the need; a new container lacks what
+  /// killed runs left. 0: nothing, or it is not known.
   int64_t used_bytes = 0;
   /// What the file system must hold, in whole pages: what is used now and what is needed.
   int64_t total_bytes = 0;

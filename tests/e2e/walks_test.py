@@ -206,7 +206,8 @@ WALKS = {
              "echo mine > /dev/shm/nccl-backup; touch -d yesterday /dev/shm/*; "
              "shoal doctor --clean-stale; ls /dev/shm'", says="(?m)^removed .*nccl-AbCd02"),
         Step("place 10m sh -c 'umask 077; head -c 9637892 /dev/zero > /dev/shm/nccl-AbCd02; "
-             "touch -d yesterday /dev/shm/*; shoal doctor'", says="killed runs left"),
+             "touch -d yesterday /dev/shm/*; shoal doctor'",
+             says=r"\nto use shm instead \(optional\): killed runs left"),
         Step("serve $DEMO -tp 2; cat serve.log; stop", says=READY),
         Step("place 4k bash -c 'serve $DEMO -tp 2; curl -sS http://$web/health; stop'",
              says=r"READY .* transport=memfd .*refused=shm"),

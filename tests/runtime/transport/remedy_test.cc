@@ -289,8 +289,14 @@ TEST(Remedy, StaleFilesComeFirstWhereTheyAreEnough) {
   EXPECT_EQ(list[0].title,
             "killed runs left 34213888 B (32.6 MiB) in /dev/shm (files: 1): remove them, which is "
             "enough for 2 ranks");
+  facts.can_mount = true;
   list = for_need(facts, need_of("shm", 100 * kMiB));
-  EXPECT_EQ(kinds(list), "docker other");
+  ASSERT_EQ(kinds(list), "docker mount other");
+  // They are not there in a new container, but stay in one that is remounted.
+  EXPECT_EQ(list[0].title,
+            "/dev/shm is too small for 2 ranks: start the container with 104857600 B (100.0 MiB), "
+            "or 128m");
+  EXPECT_EQ(list[1].text, "mount -o remount,size=105906176 /dev/shm");
 }
 
 TEST(Remedy, CgroupLimits) {
