@@ -68,6 +68,19 @@ TEST(Ladder, AListThatFailsNamesWhatItLeavesOut) {
   says("none of --transport shm works for 2 ranks (tried shm)");
 }
 
+TEST(Ladder, NamesWhatMayWorkWithoutThePolicy) {
+  LadderOptions options = in_order({"shm", "memfd", "tcp"});
+  options.min_transport = "shm";
+  for (const auto& [error, name] : {std::pair(0, "memfd"), std::pair(EPERM, "tcp")}) {
+    HostFacts facts = facts_with_free(4096);
+    facts.memfd_error = error;
+    Ladder ladder(options, facts, 2);
+    EXPECT_FALSE(ladder.start(transport_only(2), {}).ok());
+    EXPECT_EQ(ladder.report().verdict(), Verdict::kForbidden);
+    EXPECT_EQ(ladder.report().may_work, name);
+  }
+}
+
 TEST(Ladder, APolicyForbidsNothingIfNoTransportIsLeft) {
   LadderOptions options = in_order({"shm"});
   options.min_transport = "shm";

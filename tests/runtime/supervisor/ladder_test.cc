@@ -47,7 +47,9 @@ TEST(Ladder, EveryRungStartsAndIsProven) {
 TEST(Ladder, AShortageStepsDownWithItsNumbers) {
   const HostFacts place = good_facts();
   const int64_t need = find_rung("shm")->need({2, place}).dev_shm_bytes();
-  Ladder ladder(in_order({"shm", "tcp"}), facts_with_free(need - place.page_bytes), 2);
+  LadderOptions options = in_order({"shm", "tcp"});
+  options.left_out = {"memfd"};
+  Ladder ladder(std::move(options), facts_with_free(need - place.page_bytes), 2);
   const auto group = ladder.start(transport_only(2), {});
   ASSERT_TRUE(group.ok()) << group.status().to_string();
   const TransportReport& report = ladder.report();
@@ -58,6 +60,7 @@ TEST(Ladder, AShortageStepsDownWithItsNumbers) {
   EXPECT_TRUE(report.refusals[0].shared_memory());
   EXPECT_NE(report.refusals[0].status.to_string().find(std::to_string(need)), std::string::npos);
   EXPECT_FALSE(report.remedies.empty());
+  EXPECT_EQ(report.may_work, "memfd") << "over tcp ranks are slower";
 
   Ladder enough(in_order({"shm", "tcp"}), facts_with_free(need), 2);
   ASSERT_TRUE(enough.start(transport_only(2), {}).ok());
@@ -86,25 +89,6 @@ TEST(Ladder, PolicyForbidsToGoOn) {
   options.names = {"--on-shm-shortage=fail", "--min-transport", "", "", ""};
   const Status least = refused(options);
   EXPECT_NE(least.to_string().find("--min-transport shm"), std::string::npos) << least.to_string();
-}
-
-TEST(Ladder, NamesWhatMayWorkWithoutTheSettingThatKeepsItOut) {
-  const auto may_work = [](LadderOptions options, int memfd_error) {
-    HostFacts facts = facts_with_free(4096);
-    facts.memfd_error = memfd_error;
-    Ladder ladder(std::move(options), facts, 2);
-    (void)ladder.start(transport_only(2), {});
-    return ladder.report().may_work;
-  };
-  LadderOptions least = in_order({"shm", "memfd", "tcp"});
-  least.min_transport = "shm";
-  EXPECT_EQ(may_work(least, 0), "memfd");
-  EXPECT_EQ(may_work(least, EPERM), "tcp");
-  LadderOptions listed = in_order({"shm", "tcp"});
-  listed.left_out = {"memfd"};
-  EXPECT_EQ(may_work(listed, 0), "memfd") << "tcp is slower";
-  EXPECT_EQ(may_work(listed, EPERM), "");
-  EXPECT_EQ(may_work(in_order({"shm", "memfd"}), 0), "") << "memfd is in use";
 }
 
 /// What is told of the refusals over shm, memfd and tcp where there is no room for shm.

@@ -51,5 +51,31 @@ TEST(FailureRemedy, GivesAContainerItsGpus) {
   EXPECT_TRUE(remedies_of_failure(facts, 3, failure).empty()) << "its driver is what fails";
 }
 
+TEST(OptionalRemedy, SaysWhatDevShmWouldHaveToBe) {
+  HostFacts facts;
+  ShmDirFacts& dir = facts.dev_shm;
+  dir.exists = true;
+  dir.size_bytes = 1 << 20;
+  dir.free_bytes = dir.size_bytes - 4096;
+  dir.total_inodes = 2;
+  const auto title = [&facts](int64_t bytes, int64_t files = 1) {
+    ShmNeed need;
+    need.rung = "shm";
+    need.dev_shm.push_back({"slots", bytes, files});
+    const auto list = remedies(facts, 2, {{need, {}, 0, 0}});
+    const std::string text = list.empty() ? "" : list[0].optional_title;
+    return text.substr(0, text.find(": "));
+  };
+  dir.free_inodes = 1;
+  EXPECT_EQ(title(2 << 20), "with the 4096 B in it, /dev/shm would have to be larger");
+  EXPECT_EQ(title(4096, 2), "/dev/shm would have to have more inodes");
+  for (const int error : {EROFS, EACCES}) {
+    dir.open_errno = error;
+    EXPECT_EQ(title(4096), "/dev/shm would have to be writable");
+  }
+  dir.exists = false;
+  EXPECT_EQ(title(4096), "/dev/shm would have to be a tmpfs");
+}
+
 }  // namespace
 }  // namespace shoal

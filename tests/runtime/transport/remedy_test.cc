@@ -188,23 +188,6 @@ TEST(Remedy, MissingOrNoTmpfs) {
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
 
-TEST(Remedy, WhereRanksDoAsWellNothingIsWrong) {
-  HostFacts facts = host();
-  const auto title = [&](int64_t mebibytes, int64_t files = 1) {
-    const std::string text =
-        for_need(facts, need_of("shm", mebibytes * kMiB, files)).at(0).optional_title;
-    return text.substr(0, text.find(": "));
-  };
-  EXPECT_EQ(title(100), "with the 1048576 B (1.0 MiB) in it, /dev/shm would have to be larger");
-  EXPECT_EQ(title(1, 1000), "/dev/shm would have to have more inodes");
-  for (const int error : {EROFS, EACCES}) {
-    facts.dev_shm.open_errno = error;
-    EXPECT_EQ(title(1), "/dev/shm would have to be writable");
-  }
-  facts.dev_shm.exists = false;
-  EXPECT_EQ(title(1), "/dev/shm would have to be a tmpfs");
-}
-
 TEST(Remedy, ReadOnlyOrForbidden) {
   HostFacts facts = host();
   facts.dev_shm.open_errno = EROFS;
