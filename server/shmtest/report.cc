@@ -248,12 +248,8 @@ bool never_worked(const RunResult& run) {
 }
 
 bool lacks_control(const RunResult& run) {
-  const std::vector<Outcome>& outcomes = run.outcomes;
-  // A single condition that failed has shown it.
-  const bool looks_well =
-      count(outcomes, "pass") > 0 || std::count_if(outcomes.begin(), outcomes.end(), ran) > 1;
-  return never_worked(run) && looks_well &&
-         std::none_of(outcomes.begin(), outcomes.end(), std::mem_fn(&Outcome::control));
+  return never_worked(run) &&
+         std::none_of(run.outcomes.begin(), run.outcomes.end(), std::mem_fn(&Outcome::control));
 }
 
 std::string json_report(const RunResult& run, const std::vector<std::string>& command,

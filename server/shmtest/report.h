@@ -24,8 +24,7 @@ bool nothing_tested(const RunResult& run);
 /// look the same.
 bool never_worked(const RunResult& run);
 
-/// Whether it never worked, although errors were accepted or it failed several times, and the
-/// control, which would have shown why, was not asked for.
+/// Whether it never worked, and the control, which would have shown why, was not asked for.
 bool lacks_control(const RunResult& run);
 
 /// What is said then.
