@@ -1,6 +1,8 @@
 #include "server/cli/shmtest_flags.h"
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "runtime/base/text_values.h"
 #include "server/cli/flag_setters.h"
@@ -64,8 +66,8 @@ void add_shmtest_flags(FlagParser& parser, ShmtestFlags* flags) {
   parser.add_value("--jobs", "N", "Conditions at the same time (1)",
                    whole(&flags->jobs, 1, kMaxJobs));
   parser.add_value("--accept", "success|error",
-                   "Exit codes that pass: 0, or any except in host; signals, hangs and leaks fail "
-                   "(success)",
+                   "success: 0 alone; error: any exit code, but host, which is added, must give 0; "
+                   "signals, hangs and leaks fail (success)",
                    [=](std::string_view flag, std::string_view text) {
                      return set_accept(flag, text, &flags->accept);
                    });
@@ -97,6 +99,12 @@ Status check_shmtest_flags(const ShmtestFlags& flags) {
   return {};
 }
 
+/// Where errors are accepted, only the control shows that the command works at all.
+void add_control(std::vector<shmtest::Condition>& matrix) {
+  if (std::none_of(matrix.begin(), matrix.end(), std::mem_fn(&shmtest::Condition::control)))
+    matrix.insert(matrix.begin(), shmtest::parse_condition("host").value());
+}
+
 }  // namespace
 
 Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment&) {
@@ -118,8 +126,10 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
                word.substr(0, 80), " ...");
   });
   add_log_flags(parser, &log);
-  return finish(parser, {words.begin(), separator}, log, flags,
-                [&] { return check_shmtest_flags(flags); });
+  return finish(parser, {words.begin(), separator}, log, flags, [&] {
+    if (flags.accept == shmtest::Accept::kError) add_control(flags.matrix);
+    return check_shmtest_flags(flags);
+  });
 }
 
 }  // namespace shoal

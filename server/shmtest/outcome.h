@@ -28,7 +28,8 @@ struct LeftFile {
 /// Which exit codes of the command are right in a condition that takes something away from it.
 enum class Accept {
   kSuccess,  ///< 0 alone
-  kError,    ///< any, because a program may refuse to start; a signal, a hang and a leak stay wrong
+  kError,  ///< any, because a program may refuse to start; a signal, a hang and a leak stay wrong.
+           ///< The control then belongs to the matrix.
 };
 
 /// Whether the kernel told how every process ended (trace.h).

@@ -43,30 +43,31 @@ class Report(harness.TestCase):
         self.assertIn("seen", text)
 
     def test_a_command_that_never_works_is_no_proof(self):
-        """A wrong flag of the engine's fails everywhere, or, where errors are accepted, passes."""
-        accept = ("--matrix", "4k,1m", "--accept", "error")
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "report.xml"
-            never = shmtest(*accept, "--junit", file, "--", "sh", "-c", "echo wrong flag; exit 64")
-            suite = ET.parse(file).getroot().find("testsuite")
-        self.assertEqual(never.returncode, 0)
-        self.assertEqual(never.stderr.decode().splitlines()[-1], f"shoal: warning: {NEVER_WORKED}")
-        self.assertEqual(suite.find("properties/property").attrib,
-                         {"name": "warning", "value": NEVER_WORKED})
-        never = shmtest(*accept, "--json", "--log-format", "json", "--", "false")
+        """A wrong flag of the engine's fails everywhere."""
+        words = ("--", "sh", "-c", "echo wrong flag; exit 64")
+        for matrix in ("1m,64m", "1m"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "report.xml"
+                never = shmtest("--matrix", matrix, "--junit", file, *words)
+                suite = ET.parse(file).getroot().find("testsuite")
+            self.assertEqual(never.returncode, SOME_FAILED)
+            self.assertEqual(never.stderr.decode().splitlines()[-1], f"shoal: warning: {NEVER_WORKED}")
+            self.assertEqual(suite.find("properties/property").attrib,
+                             {"name": "warning", "value": NEVER_WORKED})
+        never = shmtest("--matrix", "1m", "--json", "--log-format", "json", *words)
         self.assertTrue(json.loads(never.stdout)["never_worked"])
         line = json.loads(never.stderr.decode().splitlines()[-1])
         self.assertEqual((line["level"], line["message"]), ("WARNING", NEVER_WORKED))
-        quiet = shmtest(*accept, "--log-level", "error", "--", "false")
+        quiet = shmtest("--matrix", "1m", "--log-level", "error", *words)
         self.assertNotIn(NEVER_WORKED, quiet.stderr.decode())
-        for matrix in ("1m,64m", "1m"):
-            failed = shmtest("--matrix", matrix, "--", "false")
-            self.assertEqual(failed.returncode, SOME_FAILED)
-            self.assertEqual(failed.stderr.decode().splitlines()[-1], f"shoal: warning: {NEVER_WORKED}")
-        # The control has shown it.
-        self.assertNotIn(NEVER_WORKED, shmtest("--matrix", "host,1m", "--", "false").stderr.decode())
-        works = shmtest(*accept, "--", "sh", "-c", "test $SHOAL_SHMTEST_CONDITION = 1m")
-        self.assertEqual((works.returncode, b"warning" in works.stderr), (0, False))
+        # The control shows it, and belongs to the matrix where errors are accepted.
+        for flags in (("--matrix", "host,1m"), ("--matrix", "1m", "--accept", "error")):
+            shown = shmtest(*flags, *words)
+            self.assertEqual(shown.returncode, SOME_FAILED)
+            self.assertIn("The control (host) failed", shown.stdout.decode())
+            self.assertNotIn(NEVER_WORKED, shown.stderr.decode())
+        works = shmtest("--matrix", "4k,1m", "--", "sh", "-c", "test $SHOAL_SHMTEST_CONDITION = 1m")
+        self.assertEqual((works.returncode, b"warning" in works.stderr), (SOME_FAILED, False))
 
 
 if __name__ == "__main__":

@@ -178,14 +178,25 @@ class Shmtest(harness.TestCase):
 
     def test_an_error_may_be_accepted(self):
         accept = ("--accept", "error")
-        entry = self.one("4k", "sh", "-c", "echo no room; exit 3", code=0, flags=accept)
-        self.assertEqual((entry["result"], entry["exit_code"]), ("passed", 3))
+
+        def script(text: str) -> tuple[str, ...]:
+            """Works in the control."""
+            return "sh", "-c", f"[ $SHOAL_SHMTEST_CONDITION = host ] && exit; {text}"
+        # The control is added in front, unless it is there.
+        for matrix, names in (("4k", ["host", "4k"]), ("4k,host", ["4k", "host"])):
+            report = self.report(matrix, *script("echo no room; exit 3"), code=0, flags=accept)
+            self.assertEqual(list(report), names)
+            self.assertEqual((report["4k"]["result"], report["4k"]["exit_code"]), ("passed", 3))
+            self.assertEqual(report["host"]["exit_code"], 0)
+        never = self.report("4k,1m", "sh", "-c", "echo wrong flag; exit 64", code=SOME_FAILED, flags=accept)
+        self.assertEqual(list(never), ["host"])
         for wrong in ("kill -SEGV $$", "exit 139", "echo x > /dev/shm/x; exit 3",
                       "setsid sleep 987 & exit 3"):
             with self.subTest(wrong):
-                self.one("4k", "sh", "-c", wrong, code=SOME_FAILED, flags=accept)
-        entry = self.one("4k", "sleep", "987", code=SOME_FAILED,
-                         flags=(*accept, "--timeout", 0.5))
+                entry = self.one("4k", *script(wrong), code=SOME_FAILED, flags=accept)
+                self.assertEqual(entry["result"], "failed")
+        # Long enough for the control on a machine that stands still.
+        entry = self.one("4k", *script("sleep 987"), code=SOME_FAILED, flags=(*accept, "--timeout", 5))
         self.assertEqual(entry["end"], "hung")
 
     # --- conditions do what they say ----------------------------------------

@@ -248,13 +248,15 @@ WALKS = {
         Step("unshare -r sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; "
              "exec setpriv --bounding-set=-sys_admin shoal shmtest -- true'", 69,
              says=r"(?s)user\.max_user_namespaces is used up.*SYS_ADMIN", one_thread=True),
-        Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'",
-             says="nothing shows that it works at all; add the control, --matrix host"),
+        Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'", 1,
+             says=r"The control \(host\) failed.*: 2 other conditions were not run"),
+        Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c "
+             "'[ $SHOAL_SHMTEST_CONDITION != 1m ]'", says="(?s)exit code 1, accepted.*3 passed"),
         Step("shoal shmtest --matrix 1m --json -- python3 -c 'import multiprocessing, os, signal\n"
              "child = multiprocessing.Process(target=lambda: os.kill(os.getpid(), signal.SIGBUS))\n"
              "child.start(); child.join(); raise SystemExit(child.exitcode != 0)'", 1,
              says='"sigbus": true', schema="shmtest"),
-        Step("shoal shmtest --matrix 1m --accept error -- sh -c 'exit 255'"),
+        Step("shoal shmtest --matrix 1m --accept error -- sh -c 'exit 255'", 1, says="The control"),
         Step("shoal shmtest --matrix 1m,64m -- false", 1, says="add the control, --matrix host,"),
         Step("shoal shmtest --matrix 1m --timeout 1 -- sleep 987", 1, says="start the server, ask it, stop it"),
         Step("shoal shmtest --min-size -- sh -c 'head -c 3000000 /dev/zero > /dev/shm/x; "
