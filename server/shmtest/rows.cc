@@ -15,16 +15,25 @@ bool unseen(const Outcome& outcome) {
   return !outcome.skipped() && ran(outcome) && !outcome.peak_bytes;
 }
 
-/// Whether there is a figure of what it took. A SIGBUS means that pages were touched, so that a
-/// look that saw none came too early or too late.
+bool looked_at(const Outcome& outcome) {
+  return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
+}
+
+/// Whether no look saw what it took, although it took some: a SIGBUS means that pages were touched,
+/// so that the looks came too early or too late.
+bool killed_first(const Outcome& outcome) {
+  return looked_at(outcome) && *outcome.peak_bytes == 0 && outcome.sigbus().value_or(false);
+}
+
+/// Whether there is a figure of what it took.
 bool has_figure(const Outcome& outcome) {
-  const bool looked = !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
-  return looked && (*outcome.peak_bytes > 0 || !outcome.sigbus().value_or(false));
+  return looked_at(outcome) && !killed_first(outcome);
 }
 
 /// The most that was seen in /dev/shm. Between two looks there may have been more.
 std::string peak_text(const Outcome& outcome) {
   if (unseen(outcome)) return "no look";
+  if (killed_first(outcome)) return "killed first";
   if (!has_figure(outcome)) return "-";
   return *outcome.peak_bytes == 0 ? "0 B seen" : cat(">= ", human_bytes(*outcome.peak_bytes));
 }
@@ -122,6 +131,8 @@ std::string looks_text(const std::vector<Outcome>& outcomes) {
   if (std::any_of(outcomes.begin(), outcomes.end(), unseen))
     text += cat("no look: it ended before the first look (", interval,
                 " ms), too soon to see what it took.\n");
+  if (std::any_of(outcomes.begin(), outcomes.end(), killed_first))
+    text += "killed first: a SIGBUS killed a process before a look saw what it took.\n";
   return text;
 }
 

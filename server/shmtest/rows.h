@@ -30,7 +30,8 @@ inline constexpr size_t kLeastWidth = 10;
 std::string table_heading(size_t width);
 std::string table_row(const Outcome& outcome, size_t width, bool colour);
 
-/// What the figures of "shm seen" are worth, below a table that has some, and what "no look" means.
+/// What the figures of "shm seen" are worth, below a table that has some, and what "no look" and
+/// "killed first" mean.
 std::string looks_text(const std::vector<Outcome>& outcomes);
 
 }  // namespace shoal::shmtest

@@ -329,9 +329,15 @@ TEST(ShmtestReportTest, ALookThatNobodyTookIsNoFigure) {
   // A process that a SIGBUS killed had touched a page.
   Outcome bus = looked;
   bus.sigbus_seen = true;
-  EXPECT_TRUE(row(bus).starts_with("0        -             SIGBUS in one")) << row(bus);
+  EXPECT_TRUE(row(bus).starts_with("0        killed first  SIGBUS in one")) << row(bus);
   bus.peak_bytes = 1 << 20;
   EXPECT_TRUE(row(bus).starts_with("0        >= 1.0 MiB    SIGBUS in one")) << row(bus);
+  Outcome early = looked;
+  early.sigbus_seen = true;
+  const std::string first =
+      "\nkilled first: a SIGBUS killed a process before a look saw what it took.\n";
+  EXPECT_NE(table({.outcomes = {early}}, 1).find(first), std::string::npos);
+  EXPECT_EQ(table({.outcomes = {bus, looked}}, 2).find(first), std::string::npos);
   const std::string sampled = "shm seen: sampled every 10 ms; a short peak may be higher.\n";
   const std::string means =
       "no look: it ended before the first look (10 ms), too soon to see what it took.\n";
