@@ -59,7 +59,7 @@ struct Outcome {
                                ///< killed
   std::string sigbus_process;  ///< "PID name" of the last such process; empty if not known
   std::string detail;          ///< for skipped, not started and forbidden; may be empty
-  bool used_up = false;        ///< forbidden, because there are as many namespaces as may be
+  bool used_up = false;        ///< forbidden, because there may be no more namespaces, or none
   bool left_behind = false;    ///< a process hangs in the kernel, so that not even SIGKILL ended it
   std::string never_came;      ///< why the condition never came about; empty if it did
   Accept accept = Accept::kSuccess;

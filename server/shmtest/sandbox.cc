@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <poll.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -23,11 +24,19 @@
 namespace shoal::shmtest {
 namespace {
 
-/// The error for a namespace that cannot be made, with the sysctl that limits their number. ENOSPC
-/// is about that limit here, and not about /dev/shm.
-Status not_made(const char* what, const char* limit) {
-  if (errno != ENOSPC) return failed(what, Code::kPermissionDenied);
-  return Status::error(Code::kResourceExhausted, cat(what, ": ", limit, " is used up"));
+/// The error for a namespace of that kind that cannot be made. The sysctl user.LIMIT is how many
+/// there may be: ENOSPC is about it here, and not about /dev/shm.
+Status not_made(const char* kind, const char* limit) {
+  const int error = errno;
+  const std::string what = cat("make a ", kind, " namespace");
+  if (error != ENOSPC) return Status::error(Code::kPermissionDenied, what, error);
+  std::ifstream file(cat("/proc/sys/user/", limit));
+  int64_t most = 0;
+  const bool switched_off = file >> most && most == 0;
+  return Status::error(
+      Code::kResourceExhausted,
+      cat(what, ": user.", limit,
+          switched_off ? cat(" is 0: ", kind, " namespaces are switched off") : " is used up"));
 }
 
 Status write_file(const char* path, const std::string& text) {
@@ -42,8 +51,7 @@ Status write_file(const char* path, const std::string& text) {
 Status enter_user_namespace() {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
-  if (::unshare(CLONE_NEWUSER) != 0)
-    return not_made("make a user namespace", "user.max_user_namespaces");
+  if (::unshare(CLONE_NEWUSER) != 0) return not_made("user", "max_user_namespaces");
   (void)write_file("/proc/self/setgroups",
                    // Old kernels lack this file and do not require it.
                    "deny");
@@ -55,15 +63,13 @@ Status enter_user_namespace() {
 /// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be.
 Status enter_namespaces() {
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (errno != EPERM) return not_made("make a mount namespace", "user.max_mnt_namespaces");
+    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces");
     SHOAL_RETURN_IF_ERROR(enter_user_namespace());
-    if (::unshare(CLONE_NEWNS) != 0)
-      return not_made("make a mount namespace", "user.max_mnt_namespaces");
+    if (::unshare(CLONE_NEWNS) != 0) return not_made("mount", "max_mnt_namespaces");
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return failed("make mounts private", Code::kPermissionDenied);
-  if (::unshare(CLONE_NEWPID) != 0)
-    return not_made("make a process namespace", "user.max_pid_namespaces");
+  if (::unshare(CLONE_NEWPID) != 0) return not_made("process", "max_pid_namespaces");
   return {};
 }
 
@@ -86,7 +92,7 @@ bool sandbox_works() {
 /// Makes what only this condition needs. An error rules out this condition alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
-    return not_made("make a network namespace", "user.max_net_namespaces");
+    return not_made("network", "max_net_namespaces");
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }
