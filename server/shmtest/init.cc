@@ -50,6 +50,15 @@ void restore_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+/// Why the condition never came about, and what to try in its place.
+std::string ended_too_soon(double seconds) {
+  const double half = seconds / 2;
+  return cat("the command ended after ", with_decimals(seconds, 2),
+             " s, before /dev/shm was filled; try ",
+             half < 0.01 ? "" : cat("full-after-", with_decimals(half, 2), "s, or "),
+             "a command that runs longer");
+}
+
 /// Two ends of a connection between pid 1 and the command's process before it is the command.
 struct Link {
   Fd init, command;
@@ -99,10 +108,7 @@ class Watch {
     const Deadline grace = Deadline::after_ms(kGraceMs);
     while (status_ && !grace.passed() && !others(args_).empty()) turn();
     shm_.sample(/*at_work=*/!status_);
-    if (fill_at_s_ != 0) {
-      never_came_ = cat("the command ended after ", with_decimals(seconds_, 2),
-                        " s, before /dev/shm was filled");
-    }
+    if (fill_at_s_ != 0) never_came_ = ended_too_soon(seconds_);
   }
 
   void report() const {

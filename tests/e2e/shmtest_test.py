@@ -168,7 +168,10 @@ class Shmtest(harness.TestCase):
     def test_a_condition_that_never_came_about_is_skipped(self):
         entry = self.one("full-after-30s", "true", code=69)
         self.assertEqual((entry["result"], entry["end"]), ("skipped", "exited"))
-        self.assertIn("before /dev/shm was filled", entry["reason"])
+        too_soon = r"before /dev/shm was filled; try {}a command that runs longer$"
+        self.assertRegex(entry["reason"], too_soon.format(r"(full-after-\d+\.\d\ds, or )?"))
+        entry = self.python("full-after-30s", UNTIL_A_LOOK, code=69)
+        self.assertRegex(entry["reason"], too_soon.format(r"full-after-\d+\.\d\ds, or "))
         entry = self.one("full-after-30s", "false", code=SOME_FAILED)
         self.assertEqual(entry["result"], "failed")
         until_full = ("import os, time\n"
