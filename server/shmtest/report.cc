@@ -1,6 +1,7 @@
 #include "server/shmtest/report.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <map>
 
@@ -153,7 +154,9 @@ std::string search_text(const RunResult& run) {
   text += cat("; it failed in ", size_name(fails), ".");
   if (stopped) return text + "\n";
   return cat(text, " The search is exact to 1/", kSearchParts,
-             " of the size, or a page. A need that varies gives another figure.\n");
+             " of the size, or a page. A need that varies gives another figure, so leave room: "
+             "--shm-size=",
+             size_name(std::bit_ceil(passes + 1)), "\n");
 }
 
 /// How many conditions were not run, and why. Empty if all were.

@@ -75,7 +75,7 @@ class Search(harness.TestCase):
             self.assertEqual(text.count("the end of its output"), 1, text)
             self.assertRegex(text, r"\nThe smallest /dev/shm that passed here: .*; it failed in .*\. The search is "
                                    r"exact to 1/32 of the size, or a page\. A need "
-                                   r"that varies gives another figure\.\n\Z")
+                                   r"that varies gives another figure, so leave room: --shm-size=4m\n\Z")
 
 
 if __name__ == "__main__":
