@@ -90,7 +90,10 @@ std::string sampling_of_model(const GenerationConfig& model, const std::vector<R
   const bool seeded = std::any_of(lines.begin(), lines.end(), [&](const RequestLine& line) {
     return samples(line) && !line.request.seed;
   });
-  return cat("sampling from generation_config.json: ", text, seeded ? cat("; seed ", seed) : "",
+  // Equal lines have equal answers then.
+  const char* whose = lines[0].number > 0 ? " for each line that has no \"seed\" of its own" : "";
+  return cat("sampling from generation_config.json: ", text,
+             seeded ? cat("; seed ", seed, whose) : "",
              std::any_of(lines.begin(), lines.end(), samples)
                  ? "; --temperature 0 takes the most likely token"
                  : "");

@@ -30,7 +30,8 @@ Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
 /// What the good lines leave to the model's file, and so to chance, for people who compare runs:
 /// "sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0; --temperature 0
 /// takes the most likely token". Empty if they set all that the file sets. It reads the requests as
-/// they were written. seed: that of lines which have none of their own.
+/// they were written. seed: that of lines which have none of their own, and if they come from a
+/// file, it says so.
 std::string sampling_of_model(const GenerationConfig& model, const std::vector<RequestLine>& lines,
                               uint64_t seed);
 

@@ -16,8 +16,8 @@ import harness
 from harness import DEMO, USAGE
 
 TINY = harness.ORACLE / "llama-nine-heads"
-SAMPLING = ("shoal generate: sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0; "
-            "--temperature 0 takes the most likely token\n")
+SAMPLING = ("shoal generate: sampling from generation_config.json: temperature 0.7, top-p 0.95; seed 0 for each "
+            'line that has no "seed" of its own; --temperature 0 takes the most likely token\n')
 GOOD = {"prompt": "In the beginning", "max_tokens": 3, "temperature": 0}
 
 

@@ -73,6 +73,12 @@ TEST(RequestLinesTest, WhatIsLeftToTheFileOfTheModelIsSaid) {
   const std::string greedy = "; --temperature 0 takes the most likely token";
   const std::string instead = "; seed 7" + greedy;
   EXPECT_EQ(text({""}), from + "temperature 0.7, top-p 0.95" + instead);
+  std::vector<RequestLine> batch(2);
+  for (RequestLine& line : batch) line.number = 1;
+  EXPECT_EQ(
+      sampling_of_model(model, batch, 7),
+      from + "temperature 0.7, top-p 0.95; seed 7 for each line that has no \"seed\" of its own" +
+          greedy);
   EXPECT_EQ(text({R"(,"seed":3)"}), from + "temperature 0.7, top-p 0.95" + greedy);
   EXPECT_EQ(text({R"(,"temperature":1)"}), from + "top-p 0.95" + instead);
   EXPECT_EQ(text({R"(,"temperature":1,"top_p":1)"}), "");
