@@ -99,6 +99,24 @@ bool fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& wanted)
   return true;
 }
 
+/// The error of a directory without safetensors. A pickled model is there, but is not supported.
+Status no_safetensors(const std::string& dir) {
+  const std::string what = cat("no ", kSingleFile, " and no ", kIndexFile, " in ", dir);
+  if (!exists(cat(dir, "/pytorch_model.bin")) && !exists(cat(dir, "/pytorch_model.bin.index.json")))
+    return Status::error(Code::kNotFound,
+                         cat(what, "; give the directory of a Hugging Face checkpoint"));
+  // Many systems let pip install nothing outside a virtual environment. Without torch_dtype,
+  // transformers 4 make everything float32; version 5 knows it too.
+  return Status::error(
+      Code::kUnimplemented,
+      cat(what,
+          "; it has a pytorch_model.bin, which may run code when it is loaded; convert it once:"
+          "\n  python3 -m venv venv && venv/bin/pip install torch transformers && "
+          "venv/bin/python -c 'import sys; from transformers import AutoModelForCausalLM as M; "
+          "d = sys.argv[1]; M.from_pretrained(d, torch_dtype=\"auto\").save_pretrained(d)' ",
+          dir));
+}
+
 }  // namespace
 
 int64_t TensorView::elements() const {
@@ -176,20 +194,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& model_dir, HeldFiles* ope
   } else if (exists(cat(model_dir, "/", kIndexFile))) {
     SHOAL_RETURN_IF_ERROR(impl.add_shards(opened));
   } else {
-    const bool pickled = exists(cat(model_dir, "/pytorch_model.bin")) ||
-                         exists(cat(model_dir, "/pytorch_model.bin.index.json"));
-    return Status::error(
-        Code::kNotFound,
-        cat("no ", kSingleFile, " and no ", kIndexFile, " in ", model_dir,
-            pickled ? cat("; it has a pytorch_model.bin, which may run code when "
-                          "it is loaded; convert it once: pip install torch "
-                          "transformers && python3 -c 'import sys; from "
-                          "transformers import AutoModelForCausalLM as M; d = "
-                          "sys.argv[1]; M.from_pretrained(d, "
-                          // Without it, versions 4 make everything float32. Versions 5 know it too.
-                          "torch_dtype=\"auto\").save_pretrained(d)' ",
-                          model_dir)
-                    : std::string("; give the directory of a Hugging Face checkpoint")));
+    return no_safetensors(model_dir);
   }
   return checkpoint;
 }

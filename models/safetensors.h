@@ -57,9 +57,10 @@ using HeldFiles = std::vector<std::shared_ptr<HeldFile>>;
 /// reads only what it uses.
 class Checkpoint {
  public:
-  /// NOT_FOUND: the directory has no checkpoint; INVALID_ARGUMENT: damaged. A tensor of a dtype
-  /// other than F32, F16 and BF16 is not an error here: tensor() refuses it. opened: gets each file
-  /// that was opened, also if one of them is damaged.
+  /// NOT_FOUND: the directory has no checkpoint; UNIMPLEMENTED: it has a pickled one;
+  /// INVALID_ARGUMENT: damaged. A tensor of a dtype other than F32, F16 and BF16 is not an error
+  /// here: tensor() refuses it. opened: gets each file that was opened, also if one of them is
+  /// damaged.
   static Result<Checkpoint> open(const std::string& model_dir, HeldFiles* opened = nullptr);
 
   /// Maps the files of a checkpoint that was opened elsewhere. The descriptors are only read, and

@@ -307,7 +307,7 @@ WALKS = {
              "\"intermediate_size\": 64/' shape/config.json; shoal generate shape --prompt In", 65,
              says=r"the model cannot be loaded\n.* has shape .*; config.json asks for "),
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
-             "shoal generate bin --prompt In", 66, says="pytorch_model.bin"),
+             "shoal generate bin --prompt In", 65, says="pytorch_model.bin.*\n  python3 -m venv venv && "),
         Step("mkdir ids && cp $DEMO/[cgm]* ids; shoal logits ids --prompt-ids 1,2 --out ids.npy"),
         Step("shoal bench decode $DEMO --tokens 8", says=r" read at [\d.]+ [kMGT]?B/s, "),
     ],
