@@ -173,9 +173,10 @@ Status Checkpoint::Impl::add_shards(HeldFiles* opened) {
     for (const std::string* name : wanted) {
       const auto it = by_name.find(*name);
       if (it == by_name.end()) {
-        return Status::error(Code::kInvalidArgument,
-                             cat("tensor \"", *name, "\" is not in ", file->path(), ", where ",
-                                 index_path, " says it is; was the download complete?"));
+        return Status::error(
+            Code::kInvalidArgument,
+            cat("tensor \"", *name, "\" is not in ", file->path(), ", where ", index_path,
+                " says it is; if the download is not complete, download it again"));
       }
       tensors.emplace(*name, Placed{*it->second, files.size()});
     }

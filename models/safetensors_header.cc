@@ -238,7 +238,7 @@ Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_byte
     return bad_tensor(
         what, tensor,
         cat("data_offsets [", tensor.begin, ", ", tensor.end, ") lie outside the file's ",
-            data_bytes, " B of data; is the file truncated?"));
+            data_bytes, " B of data; if the file is truncated, download it again"));
   }
   if (*bits % 8 != 0 || *bits / 8 != tensor.end - tensor.begin) {
     return bad_tensor(what, tensor,

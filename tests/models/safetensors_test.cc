@@ -121,7 +121,7 @@ TEST(SafetensorsHeaderTest, DamageNamesTheTensor) {
       {"{" + tensor("w", "U8", "[9]", "[0,9]") + "}",
        "data_offsets [0, 9) lie outside the file's 8 B of data"},
       {"{" + tensor("w", "U8", "[4]", "[18446744073709551612,18446744073709551615]") + "}",
-       "lie outside"},
+       "lie outside the file's 8 B of data; if the file is truncated, download it again"},
       {"{" + tensor("w", "U8", "[4]", "[0,18446744073709551616]") + "}", "in data_offsets"},
       {"{" + tensor("w", "U8", "[4]", "[0,5]") + "}",
        "has 5 B of data, its shape and dtype need 4 B"},
@@ -341,8 +341,8 @@ TEST_F(CheckpointTest, ATensorMissingFromItsShardNamesBoth) {
   write("x-1.safetensors", file_of("{" + tensor("a", "U8", "[2]", "[0,2]") + "}", 2));
   write("model.safetensors.index.json", R"({"weight_map": {"lost.weight": "x-1.safetensors"}})");
   const std::string text = refusal().to_string();
-  EXPECT_NE(text.find("\"lost.weight\""), std::string::npos) << text;
-  EXPECT_NE(text.find("x-1.safetensors"), std::string::npos) << text;
+  for (const char* part : {"\"lost.weight\"", "x-1.safetensors", "complete, download it again"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 TEST_F(CheckpointTest, AMissingShardIsNamed) {
@@ -356,10 +356,8 @@ TEST_F(CheckpointTest, NoCheckpoint) {
   EXPECT_EQ(refusal().code(), Code::kNotFound);
   write("pytorch_model.bin", "x");
   EXPECT_EQ(refusal().code(), Code::kUnimplemented);
-  EXPECT_NE(refusal().message().find("convert it once:\n  python3 -m venv venv && venv/bin/pip "),
-            std::string_view::npos);
-  // A model of bfloat16 stays one.
-  EXPECT_NE(refusal().message().find("torch_dtype=\"auto\""), std::string_view::npos);
+  for (const char* part : {"once:\n  python3 -m venv venv && ", "torch_dtype=\"auto\""})
+    EXPECT_NE(refusal().message().find(part), std::string_view::npos) << part;
   EXPECT_EQ(Checkpoint::open(dir_ + "/absent").status().code(), Code::kNotFound);
 }
 
