@@ -212,8 +212,8 @@ std::string pace_text(const DecodeTurn& turn, const std::vector<DecodeTurn>& tur
 std::string range_text(const std::vector<DecodeTurn>& turns) {
   constexpr int kUsefulTurns = 8;
   if (turns.size() < 2) {
-    return cat(" (1 turn of ", counted(turns[0].tokens, "token"), ": no range; --tokens ",
-               kUsefulTurns * kTokensOfTurn, " has ", kUsefulTurns, ")");
+    return cat(" (one turn of ", counted(turns[0].tokens, "token"), " only; --tokens ",
+               kUsefulTurns * kTokensOfTurn, " runs ", kUsefulTurns, " turns and gives a range)");
   }
   const auto [least, most] = std::minmax_element(turns.begin(), turns.end());
   return cat(" (", with_decimals(least->fraction(), 3), " to ", with_decimals(most->fraction(), 3),

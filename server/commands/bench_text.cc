@@ -12,6 +12,8 @@ namespace {
 
 /// Figures that differ by more than this say more about the machine than about the program.
 constexpr double kNoisyAbove = 2;
+/// A greater part of the processors that others load leaves the bench too few.
+constexpr double kBusyAbove = 0.75;
 
 }  // namespace
 
@@ -24,7 +26,10 @@ MachineLoad MachineLoad::now() {
 
 std::string MachineLoad::text() const {
   return cat("load average before the start: ", with_decimals(average, 2), " on ",
-             counted(cpus, "CPU"), average > static_cast<double>(cpus) ? ": busy" : "");
+             counted(cpus, "CPU"),
+             average > kBusyAbove * static_cast<double>(cpus)
+                 ? ": busy, so run it again when the machine is idle"
+                 : "");
 }
 
 std::string four_digits(double value) {

@@ -12,8 +12,8 @@ struct MachineLoad {
 
   /// Stays 0 where the kernel does not tell.
   static MachineLoad now();
-  /// "load average before the start: 8.50 on 2 CPUs: busy"; busy is a load above the number of
-  /// CPUs.
+  /// "load average before the start: 8.50 on 2 CPUs: busy, so run it again when the machine is
+  /// idle"; busy is a load above three quarters of the CPUs.
   std::string text() const;
 };
 

@@ -42,7 +42,9 @@ TEST(CollectivesBenchTest, SizesMustBeWholeFloats) {
 
 TEST(CollectivesBenchTest, TheReportSaysTheLoadAndWhatBareIs) {
   const CollectiveRow shm{"shm", 64, {0.75, 0.5, 1}, 2};
-  const std::string head = "collectives: load average before the start: 8.50 on 2 CPUs: busy\n";
+  const std::string head =
+      "collectives: load average before the start: 8.50 on 2 CPUs: busy, so run it again when the "
+      "machine is idle\n";
   const std::string row =
       "all_reduce shm       2 ranks       64 B  median     0.75 us  best round     0.50 us  its p99"
       "     2.00 us\n";
