@@ -250,8 +250,9 @@ class Batch {
       const Completion completion = wait_for(i);
       const bool failed = !line.wrong.ok();
       report_.hide();
-      const std::string answer = failed ? error_json(line, line.wrong)
-                                        : completion_json(completion, host_.transport(), line.id);
+      const std::string answer =
+          failed ? error_json(line, line.wrong)
+                 : completion_json(completion, host_.transport(), line.id, line.number);
       SHOAL_RETURN_IF_ERROR(at(Stage::kRequest, write_stdout(answer + "\n")));
       if (failed)
         report_.count_failed();

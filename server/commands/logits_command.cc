@@ -185,10 +185,10 @@ Ending compute_lines(const LogitsFlags& flags, const std::vector<RequestLine>& p
     SHOAL_RETURN_IF_ERROR(run.compute(ids, out));
     SHOAL_RETURN_IF_ERROR(
         at(Stage::kRequest,
-           write_stdout(cat('{', id_json(line.id), "\"line\":", line.number, ",",
-                            prompt_token_ids_json(ids), ",\"tokens\":", ids.size(), ",\"file\":\"",
-                            json_escape(path), "\",\"dtype\":\"float32\",\"shape\":[", ids.size(),
-                            ",", run.vocab(), "]}\n"))));
+           write_stdout(cat('{', line_json(line.id, line.number), prompt_token_ids_json(ids),
+                            ",\"tokens\":", ids.size(), ",\"file\":\"", json_escape(path),
+                            "\",\"dtype\":\"float32\",\"shape\":[", ids.size(), ",", run.vocab(),
+                            "]}\n"))));
   }
   return {};
 }

@@ -251,8 +251,9 @@ Result<GenerationRequest, RequestError> parse_request_json(std::string_view line
   return request;
 }
 
-std::string id_json(const std::string& id) {
-  return id.empty() ? "" : cat("\"id\":", id, ',');
+std::string line_json(const std::string& id, int64_t number) {
+  return cat(id.empty() ? "" : cat("\"id\":", id, ','),
+             number > 0 ? cat("\"line\":", number, ',') : "");
 }
 
 std::string prompt_token_ids_json(const std::vector<int32_t>& ids) {
@@ -260,12 +261,13 @@ std::string prompt_token_ids_json(const std::vector<int32_t>& ids) {
 }
 
 std::string completion_json(const Completion& completion, std::string_view transport,
-                            const std::string& id) {
+                            const std::string& id, int64_t number) {
   const char* reason = completion.end.finish.reason == FinishReason::kStop     ? "stop"
                        : completion.end.finish.reason == FinishReason::kLength ? "length"
                                                                                : "cancelled";
   return cat(
-      '{', id_json(id), prompt_token_ids_json(completion.prompt_token_ids), ",\"token_ids\":",
+      '{', line_json(id, number), prompt_token_ids_json(completion.prompt_token_ids),
+      ",\"token_ids\":",
       json_array(completion.tokens, [](const SampledToken& token) { return cat(token.token_id); }),
       ",\"text\":\"", json_escape(completion.text), "\",\"finish_reason\":\"", reason,
       "\",\"logprobs\":",

@@ -39,14 +39,15 @@ struct Completion {
   OutputEnd end;
 };
 
-/// `"id":ID,` for the beginning of an answer's object; empty without an id. `id` is JSON text.
-std::string id_json(const std::string& id);
+/// `"id":ID,"line":N,` for the beginning of an answer's object. The id, which is JSON text, is left
+/// out if it is empty, and the number of the line if it is 0.
+std::string line_json(const std::string& id, int64_t number);
 
 /// `"prompt_token_ids":[...]`, a member of an answer's object.
 std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
 
-/// The completion as JSON, without a newline, where the id is left out if it is empty:
-/// {"id":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
+/// The completion as JSON, without a newline, after line_json(id, number):
+/// {"id":...,"line":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
 /// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,
 /// "usage":{"prompt_tokens":...,"completion_tokens":...},"sampling":{"temperature":...,"top_p":...,
 /// "top_k":...,"min_p":...,"repetition_penalty":...,"presence_penalty":...,
@@ -54,6 +55,6 @@ std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
 /// a line: with the same prompt, length and stops they give the same answer again. Floats are
 /// written with the fewest digits that read back as the same float32.
 std::string completion_json(const Completion& completion, std::string_view transport,
-                            const std::string& id = "");
+                            const std::string& id = "", int64_t number = 0);
 
 }  // namespace shoal

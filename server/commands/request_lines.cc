@@ -128,9 +128,8 @@ std::string error_json(const RequestLine& line, const RequestError& error) {
   const std::string message = is_for_us ? error.status.to_string() : error.status.plain_text();
   const std::string field =
       error.field == RequestField::kNone ? "" : cat("\"field\":\"", field_name(error.field), "\",");
-  return cat('{', id_json(line.id), line.number > 0 ? cat("\"line\":", line.number, ',') : "",
-             "\"error\":{\"code\":\"", code_name(error.code()), "\",", field, "\"message\":\"",
-             json_escape(message), "\"}}");
+  return cat('{', line_json(line.id, line.number), "\"error\":{\"code\":\"",
+             code_name(error.code()), "\",", field, "\"message\":\"", json_escape(message), "\"}}");
 }
 
 }  // namespace shoal

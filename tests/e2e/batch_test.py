@@ -62,7 +62,8 @@ class Generate(Batch):
         self.assertEqual(["id" in answer for answer in answers], [True] * 5 + [False] * 2)
         self.assertEqual([answer["prompt_token_ids"] for answer in answers],
                          [[i] for i in range(6)] + [[9]])
-        self.assertEqual(list(answers[0])[0], "id")
+        self.assertEqual(list(answers[0])[:2], ["id", "line"])
+        self.assertEqual([answer["line"] for answer in answers], list(range(1, 8)))
 
     def test_an_answer_has_its_sampling_which_a_line_takes(self):
         line = {"prompt_ids": [5, 6], "max_tokens": 6, "ignore_eos": True}
@@ -78,7 +79,7 @@ class Generate(Batch):
         self.assertEqual(self.outcome("generate", DEMO, "--jsonl", again)[:2], (0, answers))
         alone = harness.run("generate", DEMO, "--prompt-ids", "5,6", "--max-tokens", 6,
                             "--ignore-eos", "--top-p", 0.5, "--json").stdout
-        self.assertEqual(json.loads(alone), answers[0])
+        self.assertEqual({"line": 1, **json.loads(alone)}, answers[0])
 
     BAD = ['{"id":"open",', {"id": "typo", **GOOD, "max_token": 2}, {"id": [1], **GOOD},
            {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000,
@@ -144,7 +145,7 @@ class Generate(Batch):
                              (name, alone["token_ids"]))
         self.assertEqual([answer.get("id") for answer in answers[1:6]],
                          [None, "typo", None, 3, "long"])
-        self.assertEqual([answer["line"] for answer in answers[1:6]], [2, 3, 5, 6, 7])
+        self.assertEqual([answer["line"] for answer in answers], [1, 2, 3, 5, 6, 7, 8])
         for answer, says in zip(answers[1:6], self.SAYS):
             # Its number is in "line", and not in the message too.
             self.assertTrue(answer["error"]["message"].startswith(says.partition(": ")[2]), answer)

@@ -122,7 +122,7 @@ def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
     """The answers of `shoal generate --jsonl`, one dict per request.
 
     "transport" is left out, because it is the only field that may differ between runs, and
-    "sampling", because it is asked for and not computed.
+    "line" and "sampling", because they are asked for and not computed.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.write("".join(json.dumps(request) + "\n" for request in requests))
@@ -130,7 +130,7 @@ def generate_jsonl(model: Path, requests: list[dict], *flags) -> list[dict]:
         out = run("generate", model, "--jsonl", file.name, *flags).stdout.decode()
     answers = [json.loads(line) for line in out.splitlines()]
     for answer in answers:
-        del answer["transport"], answer["sampling"]
+        del answer["transport"], answer["line"], answer["sampling"]
     return answers
 
 

@@ -82,7 +82,7 @@ class Render(harness.TestCase):
                 alone = harness.run("generate", harness.DEMO, "--messages", file, "--max-tokens", 8,
                                     "--json", *flags).stdout
                 answer = harness.run("generate", harness.DEMO, "--jsonl", lines, *flags).stdout
-                self.assertEqual(json.loads(answer), {"id": 1, **json.loads(alone)})
+                self.assertEqual(json.loads(answer), {"id": 1, "line": 1, **json.loads(alone)})
 
     def test_a_line_without_a_prompt_from_messages_is_named(self):
         good = {"prompt": "In", "max_tokens": 2}
