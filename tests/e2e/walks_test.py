@@ -281,7 +281,8 @@ WALKS = {
              "shoal logits $DEMO --jsonl - --out-dir all && cmp text.npy all/1.npy", says='"id":7'),
         Step("printf '{\"prompt\": \"In\", \"max_tokens\": 4}\\n"
              "{\"messages\": [{\"role\": \"user\", \"content\": \"Who?\"}], \"max_tokens\": 4}\\n' "
-             "| shoal generate $DEMO --jsonl -", says=r"shoal generate: 2 requests, .* s \(without the start\)"),
+             "| shoal generate $DEMO --jsonl -", says=r'seed 0 for each line that has no "seed" of its own; (?s:.)*'
+             r"generate: 2 requests, .* s \(without the start\)"),
         Step("printf '{\"id\": \"a\", \"prompt\": \"In\", \"max_tokens\": 4}\\n{\"id\": \"b\", "
              "\"prompt\": \"In\", \"temprature\": 1}\\n{\"messages\": []}\\n' > lines; "
              "shoal generate $DEMO --jsonl lines", 64,
@@ -289,7 +290,7 @@ WALKS = {
         Step("echo nonsense | shoal generate $DEMO --jsonl -", 64,
              says=r"line 1: byte .*; a line must be a JSON object such as"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,
-             says='"id":"a"'),
+             says='"id":"a","line":1,'),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "
              "shoal generate phi --prompt In", 65, says="phi3"),
         Step("for type in gemma2 mixtral gpt2; do mkdir $type && cp $DEMO/* $type && sed -i "
