@@ -265,7 +265,7 @@ class OnATerminal(harness.TestCase):
                 text = self.shown("generate", harness.DEMO, "--jsonl", file, "--step-timeout",
                                   5 * harness.GUARD, meanwhile=self.go_on_once_it_says_how_far)
         # The line is gone before an answer or the summary is written.
-        self.assertRegex(text, r"\r\x1b\[K\{\"prompt_token_ids\"")
+        self.assertRegex(text, r"\r\x1b\[K\{\"line\":1,")
         self.assertRegex(text, r"\nshoal generate: 2 requests, 2 prompt tokens, 800 generated tokens "
                                r"in [\d.]+ s \(without the start\)(: [\d.]+ tokens/s)?\n$")
 

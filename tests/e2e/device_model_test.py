@@ -247,7 +247,7 @@ class Refusals(harness.TestCase):
             self.assertIn("starting the ranks again (1 of 1)", err)
 
     def test_memory_that_somebody_else_has(self):
-        size, gpu = r"\d+ B( \(\d+\.\d MiB\))?", r"GPU 0 \(GPU-.*\)"
+        size, gpu = r"\d+ B( \(\d+(\.\d MiB| KiB)\))?", r"GPU 0 \(GPU-.*\)"
         whole = r"67108864 B \(64\.0 MiB\)"
         for left, why in (
                 (1_000_000, r"(?s)allocate this rank's weights, \d+ B \(\d+\.\d MiB\); if.*"

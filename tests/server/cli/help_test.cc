@@ -116,7 +116,8 @@ TEST(HelpTest, TheFirstScreenOfALongHelpHasTheUseAndTheNamesOfTheGroups) {
 
 TEST(HelpTest, WhereAServerListensComesBeforeHowItComputes) {
   Words headings;
-  for (const FlagGroup& group : command_table()[0].groups) headings.push_back(group.heading);
+  const std::vector<CommandEntry> table = command_table();
+  for (const FlagGroup& group : table[0].groups) headings.push_back(group.heading);
   ASSERT_GT(headings.size(), 5u);
   headings.resize(5);
   EXPECT_EQ(headings, (Words{"Model", "Server", "HTTP", "Access (HTTP and gRPC)",
