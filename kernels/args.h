@@ -74,7 +74,7 @@ struct ResidualAddArgs {
 /// chunks begin at absolute multiples of its length.
 inline constexpr int kChunkTokens = 64;
 
-/// The largest head dimension that attention takes, because it keeps its sums on the stack.
+/// The largest head dimension that attention takes, because it keeps its sums and q on the stack.
 inline constexpr int kMaxHeadDim = 1024;
 
 /// One layer of a rank's paged KV cache: [block][kv_head] tiles. A tile is K as

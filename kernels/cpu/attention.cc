@@ -364,8 +364,8 @@ void attention(const AttentionArgs& args, int row_begin, int row_end, int kv_hea
                int kv_head_end) {
   const int d = args.cache.head_dim;
   Scratch scratch;
-  // Scores of blocks that are not read keep these zeros and are masked. They are set because they
-  // must not be uninitialised memory.
+  // Scores of blocks that are not read are masked, whatever is there. They are set once, because
+  // they must not be uninitialised memory.
   for (int r = 0; r < kTileRows; ++r)
     for_lanes(kChunkTokens, [&](int64_t i, int) { store(scratch.p[r] + i, zero()); });
   as_elements(static_cast<const void*>(args.cache.data), args.cache.dtype, [&](const auto* data) {

@@ -140,10 +140,12 @@ std::optional<Failure> Ladder::refuse(const Failure& failure) {
   find_remedies();
   ++at_;
   if (at_ >= report_.order.size()) return no_rung_left(none_works());
+  std::string by;  // all that would have to be left out
   if (failure.fault == Fault::kSharedMemory && !options_.degrade_on_shm_shortage)
-    return forbid(options_.names.shm_shortage);
-  if (rung == options_.min_transport) return forbid(cat(options_.names.min_transport, " ", rung));
-  return std::nullopt;
+    by = options_.names.shm_shortage;
+  if (rung == options_.min_transport)
+    by += cat(by.empty() ? "" : " and ", options_.names.min_transport, " ", rung);
+  return by.empty() ? std::nullopt : std::optional(forbid(by));
 }
 
 /// Reports each refusal before number `end` that was not reported yet, with the rung that was tried
@@ -164,7 +166,7 @@ void Ladder::say_refused_in_vain(const Failure& failure, size_t first) {
   say_refused(std::max(report_.refusals.size(), first + last) - last, "");
 }
 
-/// The policy forbids the rungs that are left. setting: the one that says so.
+/// The policy forbids the rungs that are left. setting: what says so.
 Failure Ladder::forbid(const std::string& setting) {
   report_.forbidden_by = setting;
   report_.may_work = first_that_may_work(

@@ -62,7 +62,7 @@ struct TransportReport {
   std::optional<int64_t> headroom_bytes;
   SelfTestFigures self_test;  ///< of rank 0; 0 if there was none
   std::string allowed_by;     ///< the setting of the policy that takes a slower rung, or empty
-  std::string forbidden_by;   ///< the setting of the policy that ended the start, or empty
+  std::string forbidden_by;   ///< what of the policy ended the start, or empty
   Status failure;             ///< why the start ended if that was no rung's refusal, or ok
   /// What ended a group that was started again, oldest first; the last kMostRestarts of them.
   std::vector<std::string> restarts;

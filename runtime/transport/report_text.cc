@@ -214,7 +214,8 @@ std::string forbidden_text(const TransportReport& report) {
   std::string names;
   bool room = true;  // is why each of them was refused
   for (const Refusal& refusal : report.refusals) {
-    names += cat(names.empty() ? "" : ", ", refusal.rung);
+    const bool last = &refusal == &report.refusals.back();
+    names += cat(names.empty() ? "" : last ? " and " : ", ", refusal.rung);
     room = room && is_too_large(report, refusal);
   }
   const bool one = report.refusals.size() == 1;

@@ -62,12 +62,12 @@ inline constexpr const char* kEmptyAnswerHint =
     "shoal client: the answer is empty: the model gave its end-of-sequence token before any text, as "
     "models for chats often do after a bare prompt. Ask its HTTP port with --chat or --messages\n";
 
-/// Below an answer whose request left the seed to the server. The answer has no seed in it, so that
-/// the client cannot name the one that was used. Empty if the request repeats by itself.
+/// Below an answer whose request left the seed to the server. The client does not know whether the
+/// server sampled, nor with which seed. Empty if the request itself makes its answer repeat.
 inline const char* seed_hint(const GenerationRequest& request) {
   if (request.seed || request.temperature == 0.0) return "";
-  return "shoal client: the server chose the seed, so the same request may get another text next "
-         "time; --seed N or --temperature 0 avoids that\n";
+  return "shoal client: the request has no seed, so if the server samples, the next answer may be "
+         "another; --seed N or --temperature 0 avoids that\n";
 }
 
 /// Fewer tokens after the first say nothing about the speed: a few may have come together.

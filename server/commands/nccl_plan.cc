@@ -278,10 +278,10 @@ std::string peers_text(const Plan& plan) {
 std::string choice_text(const Plan& plan) {
   if (!fits_only_lean(plan)) return "";
   const std::string& path = plan.context.facts.dev_shm.path;
-  return cat("either leave ", path, " as it is and export the settings of ", kLean,
-             " below,\nor enlarge ", path, plan.remedies.empty() ? "" : " as a remedy below says",
-             " so that ", kDecides,
-             " fits; the size for every transport has room for nccl-socket too\n");
+  return cat(
+      "either leave ", path, " as it is and export the settings of ", kLean, " below,\nor enlarge ",
+      path, plan.remedies.empty() ? "" : " as a remedy below says", " so that ", kDecides,
+      " fits; the size for every transport below is larger, because nccl-socket takes more\n");
 }
 
 /// NAME=VALUE so that a shell reads it as it is. zsh for one expands a value that begins with "=".

@@ -47,7 +47,8 @@ std::string line_json(const std::string& id, int64_t number);
 std::string prompt_token_ids_json(const std::vector<int32_t>& ids);
 
 /// The completion as JSON, without a newline, after line_json(id, number):
-/// {"id":...,"line":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...","finish_reason":"stop|length",
+/// {"id":...,"line":...,"prompt_token_ids":[...],"token_ids":[...],"text":"...",
+/// "finish_reason":"stop|length",
 /// "logprobs":[{"token_id":...,"logprob":...,"top":[[id,logprob],...]},...] or null,
 /// "usage":{"prompt_tokens":...,"completion_tokens":...},"sampling":{"temperature":...,"top_p":...,
 /// "top_k":...,"min_p":...,"repetition_penalty":...,"presence_penalty":...,

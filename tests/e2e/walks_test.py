@@ -102,7 +102,7 @@ WALKS = {
              "stop", says=READY),
         Step("serve $DEMO > /dev/null; echo 'In the' | shoal client --server $address --prompt - "
              "--ignore-eos --max-tokens 4; stop",
-             says=r"(?s)4 tokens after a prompt of .*the server chose the seed.*--seed N"),
+             says=r"(?s)4 tokens after a prompt of .*the request has no seed.*--seed N"),
         Step("serve $DEMO -tp 2 > /dev/null; curl -sS http://$web/v1/completions -H "
              "'Content-Type: application/json' -d '{\"prompt\": \"In the\", \"max_tokens\": 8}'; "
              "stop", says='"finish_reason"'),

@@ -157,6 +157,8 @@ std::vector<Shape> shapes() {
                  .head_dim = 48,
                  .head_begin = {0, 4, 9, 15, 22, 30, 43},  // 4 to 8 heads of a kv head, and 13
                  .cache = Dtype::kBf16});
+  all.push_back({.tokens = 17, .head_dim = kMaxHeadDim, .head_begin = {0, 13}});
+  all.push_back({.tokens = 5, .head_dim = kMaxHeadDim - 20, .head_begin = {0, 13}});
   return all;
 }
 

@@ -81,6 +81,16 @@ TEST(Ladder, NamesWhatMayWorkWithoutThePolicy) {
   }
 }
 
+TEST(Ladder, NamesEverySettingThatWouldHaveToBeLeftOut) {
+  LadderOptions options = in_order({"shm", "memfd"});
+  options.min_transport = "shm";
+  options.degrade_on_shm_shortage = false;
+  Ladder ladder(options, facts_with_free(4096), 2);
+  EXPECT_FALSE(ladder.start(transport_only(2), {}).ok());
+  EXPECT_EQ(ladder.report().forbidden_by,
+            cat(options.names.shm_shortage, " and ", options.names.min_transport, " shm"));
+}
+
 TEST(Ladder, APolicyForbidsNothingIfNoTransportIsLeft) {
   LadderOptions options = in_order({"shm"});
   options.min_transport = "shm";

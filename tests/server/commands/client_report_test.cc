@@ -27,7 +27,7 @@ TEST(ClientReportTest, TokensThatComeAtOnceHaveNoSpeed) {
 TEST(ClientReportTest, WhoLeavesTheSeedToTheServerIsTold) {
   GenerationRequest request;
   const std::string said =
-      "shoal client: the server chose the seed, so the same request may get another text next time; "
+      "shoal client: the request has no seed, so if the server samples, the next answer may be another; "
       "--seed N or --temperature 0 avoids that\n";
   EXPECT_EQ(seed_hint(request), said);
   request.temperature = 0.7;

@@ -55,7 +55,7 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
   EXPECT_EQ(got.out, "bcde\n");
   EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos)
       << got.err;
-  EXPECT_NE(got.err.find("the server chose the seed"), std::string::npos) << got.err;
+  EXPECT_NE(got.err.find("the request has no seed"), std::string::npos) << got.err;
 }
 
 TEST_F(GrpcClient, EndsAnAnswerThatTakesTooLong) {

@@ -74,7 +74,8 @@ TEST(RequestLinesTest, WhatIsLeftToTheFileOfTheModelIsSaid) {
   const std::string instead = "; seed 7" + greedy;
   EXPECT_EQ(text({""}), from + "temperature 0.7, top-p 0.95" + instead);
   std::vector<RequestLine> batch(2);
-  for (RequestLine& line : batch) line.number = 1;
+  batch[0].number = 1;
+  batch[1].number = 2;
   EXPECT_EQ(
       sampling_of_model(model, batch, 7),
       from + "temperature 0.7, top-p 0.95; seed 7 for each line that has no \"seed\" of its own" +
