@@ -92,3 +92,6 @@ set(SHOAL_EMULATED_TESTS kernels/kernel_table_test kernels/packed_matrix_test
 # Their children provoke reports, of a race that ThreadSanitizer must see and of signals, which are
 # no failure. What else a sanitizer sees there fails these tests by an exit code alone.
 set(SHOAL_TESTS_THAT_PROVOKE_REPORTS emulator/lanes_test runtime/supervisor/group_failure_test)
+
+# Their clients of gRPC end because TLS was refused (tests/suppressions/lsan.txt).
+set(SHOAL_TESTS_THAT_REFUSE_TLS e2e/client_ports e2e/tls/Wire e2e/tls/Keys)

@@ -39,7 +39,7 @@ class GetModel(unittest.TestCase):
         listed = script("get-model", "--help")
         self.assertEqual((listed.returncode, listed.stderr), (0, ""))
         self.assertIn("It needs network access to PyPI", listed.stdout)
-        self.assertIn("shoal serve models/NAME then serves it", listed.stdout)
+        self.assertIn("and says how to serve it", listed.stdout)
         self.assertIn("\n  smollm2 ", listed.stdout)
         download = 'hf download OWNER/NAME --exclude "*/*" --local-dir models/NAME'
         self.assertTrue(listed.stdout.endswith(

@@ -103,7 +103,7 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
             "NO: none of --transport shm works for 2 ranks; without it, memfd may work.");
   none.forbidden_by = "--min-transport shm";
   EXPECT_EQ(first_line(none),
-            "NO: shm, memfd, shm-lean, cma, tcp do not work here for 2 ranks, and the policy "
+            "NO: shm, memfd, shm-lean, cma and tcp do not work here for 2 ranks, and the policy "
             "(--min-transport shm) allows nothing else.");
   TransportReport failed = over("");
   failed.refusals.clear();
