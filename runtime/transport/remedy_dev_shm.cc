@@ -36,11 +36,16 @@ Stale stale_files(const HostFacts& facts) {
 }
 
 /// The same for a new container, in which nobody makes the files of killed runs again. All others
-/// are counted, because what made them may do so there too.
+/// are counted, because what made them may do so there too. Its /dev/shm is never smaller than this
+/// one, because others in the container may need that much. What is no tmpfs has the size of a
+/// disk.
 ShmTrouble in_new_container(const HostFacts& facts, ShmTrouble trouble) {
   const int64_t gone = std::min(stale_files(facts).bytes, trouble.used_bytes);
+  const int64_t now = trouble.no_tmpfs ? 0 : facts.dev_shm.size_bytes;
   trouble.used_bytes -= gone;
   trouble.total_bytes = in_pages(facts, trouble.total_bytes - gone);
+  trouble.small = trouble.small && trouble.total_bytes > now;
+  trouble.total_bytes = std::max(trouble.total_bytes, now);
   return trouble;
 }
 
@@ -89,24 +94,45 @@ std::string room(const ShmTrouble& trouble) {
   return trouble.small ? cat(size_text(trouble), ", and ", inodes) : inodes;
 }
 
+/// Whether the size of a new mount is part of what is wrong.
+bool size_matters(const ShmTrouble& trouble) {
+  return trouble.missing || trouble.no_tmpfs || trouble.small || trouble.few_inodes;
+}
+
+/// The titles where nothing is wrong in a new container or pod, because only the files of killed
+/// runs take the room.
+void say_new_is_enough(const ShmTrouble& trouble, const std::string& path, const char* what,
+                       Remedy* remedy) {
+  if (trouble.mount_helps()) return;
+  remedy->title =
+      cat("a new ", what, " has an empty ", path, ", whose ", bytes_text(trouble.total_bytes),
+          trouble.at_least ? " may be enough for " : " are enough for ", trouble.ranks);
+  remedy->optional_title = remedy->title;
+}
+
 Remedy docker_shm(const HostFacts& facts, const ShmTrouble& trouble) {
-  const std::string size = cat(trouble.total_bytes, "b");
-  Remedy remedy = to_do("docker", trouble, facts.dev_shm.path,
-                        cat("start the container with ", room(trouble)), "", true);
+  const std::string& path = facts.dev_shm.path;
+  // --ipc=none leaves /dev/shm out, and a volume on it hides it.
+  const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
+  const std::string own = hidden ? cat("a ", path, " of its own") : "";
+  const std::string size = size_matters(trouble) ? room(trouble) : "";
+  Remedy remedy =
+      to_do("docker", trouble, path,
+            cat("start the container with ", own, hidden && !size.empty() ? ", of " : "", size), "",
+            true);
+  say_new_is_enough(trouble, path, "container", &remedy);
   if (trouble.few_inodes) {
     // --shm-size does not set the number of inodes, but a separate tmpfs has an option for it.
-    remedy.text = cat(docker_command(facts), " --tmpfs ", facts.dev_shm.path,
+    remedy.text = cat(docker_command(facts), " --tmpfs ", path,
                       ":rw,nosuid,nodev,noexec,mode=1777,size=", trouble.total_bytes,
                       ",nr_inodes=", trouble.total_inodes, " ...");
     return remedy;
   }
-  // --ipc=none leaves /dev/shm out, and a volume on it hides it.
-  const bool hidden = trouble.missing || trouble.no_tmpfs || trouble.read_only || trouble.forbidden;
   remedy.text =
       cat(docker_command(facts), hidden ? " --ipc=private" : "", " ",
           shm_size_flag(trouble.total_bytes), " ...\n", "# in compose.yaml, under the service:\n",
-          hidden ? "ipc: private\n" : "", "shm_size: \"", size, "\"");
-  if (hidden) remedy.text += cat("\n# and without a volume on ", facts.dev_shm.path);
+          hidden ? "ipc: private\n" : "", "shm_size: \"", trouble.total_bytes, "b\"");
+  if (hidden) remedy.text += cat("\n# and without a volume on ", path);
   return remedy;
 }
 
@@ -126,10 +152,13 @@ Remedy kubernetes_shm(const HostFacts& facts, const ShmTrouble& trouble) {
           "        medium: Memory\n"
           "        ",
           size_limit_line(trouble.total_bytes, trouble.at_least));
-  return to_do("kubernetes", trouble, facts.dev_shm.path,
-               cat("mount an emptyDir of ", trouble.at_least ? words(Bound::kAtLeast) : "",
-                   exact_or_quantity(trouble.total_bytes), " there"),
-               text, true);
+  const std::string size = cat(" of ", trouble.at_least ? words(Bound::kAtLeast) : "",
+                               exact_or_quantity(trouble.total_bytes));
+  Remedy remedy =
+      to_do("kubernetes", trouble, facts.dev_shm.path,
+            cat("mount an emptyDir", size_matters(trouble) ? size : "", " there"), text, true);
+  say_new_is_enough(trouble, facts.dev_shm.path, "pod", &remedy);
+  return remedy;
 }
 
 /// "mount -o remount", which keeps the options that the mount has. mount(8) passes all of them back

@@ -89,14 +89,24 @@ bool rungs_matter(const TransportReport& report) {
   return report.failure.ok() || !report.refusals.empty();
 }
 
+/// That the size below asks for no change here; empty: it may.
+std::string enough_text(const TransportReport& report, const ShmSize& size) {
+  const ShmDirFacts& dir = report.facts.dev_shm;
+  if (!report.failure.ok() || !report.refusals.empty() || size.bytes == 0 ||
+      size.bound == Bound::kAtLeast || dir.open_errno != 0 || dir.free_bytes < size.bytes)
+    return "";
+  return cat("this ", dir.path, " is enough as it is, with ", bytes_text(dir.free_bytes),
+             " free\n");
+}
+
 /// Nothing beside a remedy that has a size too: that one also counts what is in /dev/shm.
 std::string sizes_text(const TransportReport& report) {
   if (!rungs_matter(report) ||
       std::any_of(report.remedies.begin(), report.remedies.end(),
                   [](const Remedy& remedy) { return remedy.sizes_dev_shm; }))
     return "";
-  return to_text(shm_size_for(report.facts, report.needs, report.headroom_bytes.value_or(0)),
-                 counted(report.world_size, "rank"));
+  const ShmSize size = shm_size_for(report.facts, report.needs, report.headroom_bytes.value_or(0));
+  return enough_text(report, size) + to_text(size, counted(report.world_size, "rank"));
 }
 
 std::string nccl_text(const TransportReport& report) {

@@ -157,7 +157,8 @@ WALKS = {
              says=r'git lfs pull; .* hf download OWNER/NAME --exclude "\*/\*" --local-dir DIR'),
     ],
     "operator": [
-        Step("place 64m shoal doctor", says="^OK: 2 ranks use shm, the first choice"),
+        Step("place 64m shoal doctor", says="(?s)^OK: 2 ranks use shm, the first choice.*"
+             r"\nthis /dev/shm is enough as it is, with \d+ B \(6\d\.\d MiB\) free\n"),
         Step("place 1m shoal doctor", says="(?s)^OK: 2 ranks use memfd, which is as good as shm.*"
              r"\nto use shm instead \(optional, \S+\): /dev/shm would have to be larger: "),
         Step("place 4k shoal doctor", says="^OK: 2 ranks use memfd, which is as good as shm"),

@@ -1,5 +1,6 @@
 #include <cerrno>
 #include <gtest/gtest.h>
+#include <tuple>
 
 #include "runtime/transport/remedy.h"
 
@@ -75,6 +76,66 @@ TEST(OptionalRemedy, SaysWhatDevShmWouldHaveToBe) {
   }
   dir.exists = false;
   EXPECT_EQ(title(4096), "/dev/shm would have to be a tmpfs");
+}
+
+/// The remedies for one need of this many bytes, on a host with 64 MiB of /dev/shm.
+struct InSixtyFourMebibytes {
+  HostFacts facts;
+
+  explicit InSixtyFourMebibytes(const std::string& container) {
+    facts.container = container;
+    facts.dev_shm.exists = true;
+    facts.dev_shm.fs_type = "tmpfs";
+    facts.dev_shm.size_bytes = facts.dev_shm.free_bytes = 64 << 20;
+    facts.dev_shm.total_inodes = facts.dev_shm.free_inodes = 1000;
+  }
+
+  std::vector<Remedy> list(int64_t bytes, int64_t files = 1) const {
+    ShmNeed need;
+    need.rung = "shm";
+    need.dev_shm.push_back({"slots", bytes, files});
+    return remedies(facts, 2, {{need, {}, 0, 0}});
+  }
+};
+
+TEST(RemedyForANewMount, IsNeverSmallerThanThisOne) {
+  for (const int error : {EROFS, EACCES}) {
+    InSixtyFourMebibytes docker("docker"), kubernetes("kubernetes");
+    docker.facts.dev_shm.open_errno = kubernetes.facts.dev_shm.open_errno = error;
+    Remedy remedy = docker.list(1 << 20).at(0);
+    EXPECT_TRUE(remedy.title.ends_with(": start the container with a /dev/shm of its own"))
+        << remedy.title;
+    EXPECT_EQ(remedy.text,
+              "docker run --ipc=private --shm-size=67108864b ...\n"
+              "# in compose.yaml, under the service:\n"
+              "ipc: private\n"
+              "shm_size: \"67108864b\"\n"
+              "# and without a volume on /dev/shm");
+    remedy = kubernetes.list(1 << 20).at(0);
+    EXPECT_TRUE(remedy.title.ends_with(": mount an emptyDir there")) << remedy.title;
+    EXPECT_NE(remedy.text.find("sizeLimit: \"67108864\""), std::string::npos) << remedy.text;
+  }
+  InSixtyFourMebibytes few("docker");
+  few.facts.dev_shm.free_inodes = 3;
+  const std::string text = few.list(1 << 20, 8).at(0).text;
+  EXPECT_NE(text.find(",size=67108864,"), std::string::npos) << text;
+}
+
+TEST(RemedyForANewMount, IsTheSameSizeWhereOnlyKilledRunsTakeTheRoom) {
+  for (const auto& [container, begin, size] :
+       {std::tuple{"docker", "a new container", "--shm-size=67108864b ...\n"},
+        {"kubernetes", "a new pod", "sizeLimit: \"67108864\""}}) {
+    InSixtyFourMebibytes full(container);
+    full.facts.dev_shm.free_bytes = 4 << 20;
+    full.facts.left_files = {{"/dev/shm/nccl-aaaaaa", 60 << 20, 0, LeftFileState::kStale}};
+    const std::vector<Remedy> list = full.list(8 << 20);
+    ASSERT_EQ(list.size(), 2u);
+    EXPECT_EQ(list[1].title, cat(begin,
+                                 " has an empty /dev/shm, whose 67108864 B (64.0 MiB) are enough "
+                                 "for 2 ranks"));
+    EXPECT_EQ(list[1].optional_title, list[1].title);
+    EXPECT_NE(list[1].text.find(size), std::string::npos) << list[1].text;
+  }
 }
 
 }  // namespace

@@ -183,8 +183,8 @@ TEST(Remedy, MissingOrNoTmpfs) {
   const auto list = for_need(facts, need);
   ASSERT_EQ(kinds(list), "docker");
   EXPECT_EQ(list[0].title,
-            "/dev/shm is no tmpfs, and is needed for 2 ranks: start the container with 104857600 B "
-            "(100.0 MiB), or 128m");
+            "/dev/shm is no tmpfs, and is needed for 2 ranks: start the container with a /dev/shm "
+            "of its own, of 104857600 B (100.0 MiB), or 128m");
   EXPECT_TRUE(list[0].text.starts_with("docker run --ipc=private --shm-size=104857600b ...\n"));
 }
 
