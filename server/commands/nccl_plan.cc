@@ -29,6 +29,7 @@ constexpr int kDoesNotFit = 1;
 constexpr const char* kDecides = "nccl-shm";
 constexpr const char* kLean = "nccl-shm-lean";
 constexpr const char* kPeers = "nccl-p2p";
+constexpr const char* kPeersOff = "NCCL_P2P_DISABLE";
 constexpr const char* kOnlyTheLeast =
     "there is room for the least that it needs, but how much more it needs is not known";
 /// The layout of the JSON document.
@@ -61,10 +62,18 @@ struct Plan {
   std::vector<NcclBugNotice> bugs = {};
 };
 
+/// Whether Shoal sets it so that its ranks leave out peers. Ranks of another engine that do not
+/// leave them out take no more, so that nobody's figures depend on it.
+bool turns_peers_off(const RungSetting& setting) {
+  return setting.name == kPeersOff && setting.value == "1";
+}
+
 /// What the user has set decides first: without it the figures mean nothing.
 Status judge_settings(const Rung& rung, const RungContext& context) {
   SHOAL_RETURN_IF_ERROR(context.user.error);
-  return check_essential(rung.name, rung.environment(context, 0), context.user);
+  std::vector<RungSetting> settings = rung.environment(context, 0);
+  std::erase_if(settings, turns_peers_off);
+  return check_essential(rung.name, settings, context.user);
 }
 
 Status judge(const Rung& rung, const RungContext& context, const ShmNeed& need) {
@@ -274,6 +283,15 @@ std::string peers_text(const Plan& plan) {
              "at here, so that ", kDecides, " decides.\n");
 }
 
+/// What the user's setting means for Shoal's own ranks, although it does not change the verdict.
+std::string peers_note(const Plan& plan) {
+  const NcclUserSetting* const theirs = plan.context.user.find(kPeersOff);
+  if (theirs == nullptr || theirs->value == "1" || !plan.settings.ok()) return "";
+  return cat("note: ", theirs->name, "=", theirs->value, " of ", theirs->source,
+             ": Shoal's own ranks need it unset or 1 for ", kDecides,
+             "; another engine uses P2P where its GPUs can, and takes no more then\n");
+}
+
 /// What to choose where several sizes and settings follow, each for another transport.
 std::string choice_text(const Plan& plan) {
   if (!fits_only_lean(plan)) return "";
@@ -342,8 +360,8 @@ std::string plan_verdict(const Plan& plan, bool colour) {
 
 /// default_ranks: the line that says that their number is a default; empty: it is none.
 std::string plan_text(const Plan& plan, const std::string& default_ranks, bool colour) {
-  std::string text =
-      plan_verdict(plan, colour) + peers_text(plan) + default_ranks + choice_text(plan);
+  std::string text = plan_verdict(plan, colour) + peers_text(plan) + peers_note(plan) +
+                     default_ranks + choice_text(plan);
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));

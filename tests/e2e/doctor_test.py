@@ -326,7 +326,7 @@ class Here(harness.TestCase):
         self.assertEqual(same["dev_shm_bytes"], shm["dev_shm_bytes"])
 
     def test_the_plan_says_each_reason_once(self):
-        with mock.patch.dict(os.environ, NCCL_P2P_DISABLE="0"):
+        with mock.patch.dict(os.environ, NCCL_SHM_DISABLE="1"):
             done = harness.start("doctor", "--nccl-version", "2.27")
             out = done.communicate()[0].decode()
         self.assertEqual(done.returncode, 1, out)

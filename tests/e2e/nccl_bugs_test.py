@@ -90,6 +90,16 @@ class Settings(harness.TestCase):
         self.assertEqual({line for line in done.stdout.splitlines() if line.startswith("NCCL_")},
                          set(settings["nccl-shm"]))
 
+    @unittest.skipUnless(namespaces_work(), "this kernel forbids mount namespaces here")
+    def test_peers_that_are_left_on_do_not_change_whether_a_plan_fits(self):
+        with unittest.mock.patch.dict(os.environ, NCCL_P2P_DISABLE="0"):
+            out = inside("size=64m", doctor("--nccl-version", "2.27")).stdout
+            small = inside("size=1m", doctor("--nccl-version", "2.27") + " || echo =$?").stdout
+        self.assertRegex(out, r"\AOK: 2 ranks of NCCL .*\nnote: NCCL_P2P_DISABLE=0 of the environment: "
+                              r"Shoal's own ranks need it unset or 1 for nccl-shm; another engine uses "
+                              r"P2P where its GPUs can, and takes no more then\n")
+        self.assertRegex(small, r"(?s)\ANO: 2 ranks of NCCL [^\n]* do not fit .*\nnote: .*\n=1\n\Z")
+
 
 class OneSize(harness.TestCase):
     def test_bytes_per_communicator_and_consumer_add_up(self):

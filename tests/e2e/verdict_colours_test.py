@@ -39,7 +39,7 @@ class Verdicts(harness.TestCase):
         self.assertEqual(text.count("\x1b"), 2, "one word has a colour")
         self.assertEqual(plain(text), plain(printed(*PLAN)))
         self.check_no_colours(*PLAN)
-        text = self.shown(*PLAN, NCCL_P2P_DISABLE="0")
+        text = self.shown(*PLAN, NCCL_SHM_DISABLE="1")
         self.assertTrue(text.startswith(f"{RED}NO{NONE}: 2 ranks of NCCL 2.27.7 ({PATCH}) cannot use"), text)
 
     def test_shmtest(self):

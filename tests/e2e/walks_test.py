@@ -192,7 +192,9 @@ WALKS = {
         Step("prlimit --nofile=7 shoal doctor", 69,
              says="^NO: 2 ranks could not be started: the program .* could not be kept open; "),
         Step("shoal doctor --nccl-version 2.11", 64, says="2.12 or later"),
-        Step("NCCL_P2P_DISABLE=0 shoal doctor --nccl-version 2.27", 1,
+        Step("NCCL_P2P_DISABLE=0 place 64m shoal doctor --nccl-version 2.27",
+             says="(?s)^OK: .*\nnote: NCCL_P2P_DISABLE=0 of the environment: Shoal's own ranks need "),
+        Step("NCCL_SHM_DISABLE=1 shoal doctor --nccl-version 2.27", 1,
              says="^NO: 2 ranks of NCCL 2.27.7 \\(2.27: its last known patch\\) cannot use nccl-shm: .*\nnccl-p2p fits, but only for "),
         Step("place 1m sh -c 'touch \"$(printf \"/dev/shm/x\\nOK: forged\\033[31m\")\"; "
              "head -c 900000 /dev/zero | tee /dev/shm/x* > /dev/null; shoal doctor'",
