@@ -26,8 +26,8 @@ bool of_ladder(const Failure& failure) {
 
 void add_reasons(std::span<const Refusal> refusals, std::vector<Cause>* causes) {
   for (const Refusal& refusal : refusals) {
-    const Status named = refusal.status.while_doing(
-        cat("transport ", refusal.rung, " was refused (", phase_name(refusal.phase), ")"));
+    const Status named =
+        refusal.status.while_doing(cat("transport ", refusal.rung, " was refused"));
     causes->insert(causes->end(), named.causes().begin(), named.causes().end());
   }
 }
