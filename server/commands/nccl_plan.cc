@@ -320,14 +320,12 @@ std::string exports_text(const Plan& plan) {
   const char* const rung = fits_only_lean(plan) ? kLean : kDecides;
   for (const Line& line : plan.lines) {
     if (line.need.rung != rung) continue;
-    if (std::find(line.settings.begin(), line.settings.end(), "NCCL_P2P_DISABLE=1") !=
-        line.settings.end())
-      text +=
-          "only if these GPUs cannot reach each other's memory: NCCL_P2P_DISABLE=1 turns P2P "
-          "(NVLink) off\n";
     text += cat("the figures of ", rung,
                 " hold with these settings, for any engine; --json has those ", "of the others:\n");
     for (const std::string& setting : line.settings) {
+      if (setting == cat(kPeersOff, "=1"))
+        text +=
+            "  # only if these GPUs cannot reach each other's memory: it turns P2P (NVLink) off\n";
       if (setting == "NCCL_SOCKET_IFNAME==lo") text += "  # \"=lo\" means exactly lo\n";
       text += cat("  export ", in_shell(setting), "\n");
     }

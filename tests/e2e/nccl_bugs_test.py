@@ -74,8 +74,9 @@ class Settings(harness.TestCase):
         with unittest.mock.patch.dict(os.environ, NCCL_TOPO_FILE=odd):
             printed = text("--nccl-version", "2.27")
             rungs = documents("--nccl-version", "2.27")["rungs"]
-        self.assertIn("\nonly if these GPUs cannot reach each other's memory: NCCL_P2P_DISABLE=1 turns P2P "
-                      "(NVLink) off\nthe figures of nccl-shm hold with these settings, for any engine; "
+        self.assertIn("\n  # only if these GPUs cannot reach each other's memory: it turns P2P (NVLink) off\n"
+                      "  export NCCL_P2P_DISABLE=1\n", printed)
+        self.assertIn("\nthe figures of nccl-shm hold with these settings, for any engine; "
                       "--json has those of the others:\n", printed)
         settings = {rung["rung"]: rung["settings"] for rung in rungs}
         self.assertEqual(len(settings), 4)
