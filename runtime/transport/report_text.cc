@@ -64,6 +64,16 @@ bool was_refused(const TransportReport& report, const std::string& rung) {
                      [&](const Refusal& refusal) { return refusal.rung == rung; });
 }
 
+/// "1052672 B (1.0 MiB) in /dev/shm, which count as memory". What is in /dev/shm is memory too, and
+/// is not needed twice.
+std::string memory_text(const TransportReport& report, const ShmNeed& need) {
+  const int64_t shm = need.dev_shm_bytes(), all = need.memory_bytes();
+  const std::string in_shm = cat(bytes_text(shm), " in ", report.facts.dev_shm.path);
+  if (shm == 0) return cat(in_shm, ", ", bytes_text(all), " of memory");
+  if (shm == all) return cat(in_shm, ", which count as memory");
+  return cat(in_shm, ", ", bytes_text(all), " of memory, those among them");
+}
+
 /// The memory that the rung in use takes, and that the refused rungs would have taken. The needs of
 /// all other rungs are left out: those rungs were not looked at, so their needs explain nothing.
 std::string needs_text(const TransportReport& report) {
@@ -73,8 +83,7 @@ std::string needs_text(const TransportReport& report) {
     if (need.rung != report.rung && !was_refused(report, need.rung)) continue;
     in_use = in_use || need.rung == report.rung;
     text += cat(need.rung == report.rung ? "* " : "  ", "need of ", need.rung, ": ",
-                words(need.bound), bytes_text(need.dev_shm_bytes()), " in ",
-                report.facts.dev_shm.path, ", ", bytes_text(need.memory_bytes()), " of memory\n");
+                words(need.bound), memory_text(report, need), "\n");
     for (const Consumer& consumer : need.dev_shm) text += consumer_text(consumer, "");
     for (const Consumer& consumer : need.memory) text += consumer_text(consumer, " (memory)");
   }

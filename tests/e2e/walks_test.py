@@ -158,6 +158,7 @@ WALKS = {
     ],
     "operator": [
         Step("place 64m shoal doctor", says="(?s)^OK: 2 ranks use shm, the first choice.*"
+             r" in /dev/shm, which count as memory\n.*"
              r"\nthis /dev/shm is enough as it is, with \d+ B \(6\d\.\d MiB\) free\n"),
         Step("place 1m shoal doctor", says="(?s)^OK: 2 ranks use memfd, which is as good as shm.*"
              r"\nto use shm instead \(optional, \S+\): /dev/shm would have to be larger: "),

@@ -209,6 +209,21 @@ TEST(TransportReport, WithoutALookAtARungOnlyTheFailureIsSaid) {
   EXPECT_EQ(to_text(report), "NO: 2 ranks could not be started: no driver\n");
 }
 
+TEST(TransportReport, WhatIsInDevShmIsNotNeededTwice) {
+  TransportReport report = over("shm");
+  report.needs.resize(1);
+  report.needs[0].rung = "shm";
+  const auto says = [&report](const std::string& words) {
+    const std::string text = to_text(report);
+    EXPECT_NE(text.find(cat("* need of shm: ", words, "\n")), std::string::npos) << text;
+  };
+  says("0 B in /dev/shm, 0 B of memory");
+  report.needs[0].dev_shm.push_back({"slots", 4096, 1});
+  says("4096 B in /dev/shm, which count as memory");
+  report.needs[0].memory.push_back({"buffers", 8192, 0});
+  says("4096 B in /dev/shm, 12288 B of memory, those among them");
+}
+
 TEST(TransportReport, HasOneSizeOfDevShm) {
   TransportReport report = over("memfd");
   report.needs.resize(1);
