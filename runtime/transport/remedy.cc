@@ -7,6 +7,7 @@
 #include "runtime/base/program_path.h"
 #include "runtime/transport/remedy_dev_shm.h"
 #include "runtime/transport/remedy_place.h"
+#include "runtime/transport/rungs/gpu_checks.h"
 
 namespace shoal {
 namespace {
@@ -192,6 +193,15 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   }
 }
 
+/// What comes before a container can have GPUs, if the host has no driver.
+std::string driver_first(const GpuFacts& gpu) {
+  if (gpu.cuda_driver > 0) return "";
+  const std::string_view oldest = oldest_driver(gpu.cuda_runtime);
+  return cat("first install ",
+             oldest.empty() ? "NVIDIA's driver" : cat("driver ", oldest, " or newer"),
+             " on the host, and NVIDIA's container toolkit; ");
+}
+
 /// Suggests giving GPUs to a container that sees neither one nor a driver.
 void add_gpus(const HostFacts& facts, int world_size, std::vector<Remedy>& list) {
   const GpuFacts& gpu = facts.gpu;
@@ -200,7 +210,7 @@ void add_gpus(const HostFacts& facts, int world_size, std::vector<Remedy>& list)
     return;
   const int wanted = (world_size + gpu.ranks_per_gpu - 1) / gpu.ranks_per_gpu;
   const std::string title =
-      cat("the container has no GPU, and ", counted(world_size, "rank"),
+      cat(driver_first(gpu), "the container has no GPU, and ", counted(world_size, "rank"),
           world_size == 1 ? " needs " : " need ", counted(wanted, "GPU"), ": give it GPUs");
   if (facts.container == "kubernetes") {
     list.push_back({"kubernetes", title,

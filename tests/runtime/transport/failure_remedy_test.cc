@@ -27,6 +27,7 @@ TEST(FailureRemedy, GivesAContainerItsGpus) {
   HostFacts facts;
   facts.gpu.asked = true;
   facts.gpu.error_at = GpuErrorAt::kFacts;
+  facts.gpu.cuda_runtime = 13000;
   const Status failure = Status::error(Code::kFailedPrecondition, "no NVIDIA driver is here");
   EXPECT_TRUE(remedies_of_failure(facts, 2, failure).empty()) << "it is no container";
   for (const auto& [container, command] :
@@ -37,7 +38,10 @@ TEST(FailureRemedy, GivesAContainerItsGpus) {
     const auto list = remedies_of_failure(facts, 2, failure);
     ASSERT_EQ(list.size(), 1u) << container;
     EXPECT_EQ(list[0].kind, "docker");
-    EXPECT_EQ(list[0].title, "the container has no GPU, and 2 ranks need 2 GPUs: give it GPUs");
+    EXPECT_EQ(
+        list[0].title,
+        "first install driver 580.65.06 or newer on the host, and NVIDIA's container toolkit; "
+        "the container has no GPU, and 2 ranks need 2 GPUs: give it GPUs");
     EXPECT_EQ(list[0].text, command);
   }
   facts.container = "kubernetes";
@@ -48,6 +52,9 @@ TEST(FailureRemedy, GivesAContainerItsGpus) {
   EXPECT_TRUE(list[0].text.ends_with("\n        limits:\n          nvidia.com/gpu: 2"))
       << list[0].text;
   EXPECT_TRUE(remedies_of_failure(facts, 3, Status::error(Code::kAborted, "a rank died")).empty());
+  facts.gpu.cuda_driver = 13000;
+  EXPECT_TRUE(
+      remedies_of_failure(facts, 3, failure).at(0).title.starts_with("the container has no"));
   facts.gpu.driver_version = "580.65.06";
   EXPECT_TRUE(remedies_of_failure(facts, 3, failure).empty()) << "its driver is what fails";
 }
