@@ -77,7 +77,7 @@ Code descriptor_code(int error) {
 std::string descriptor_hint(int error) {
   struct rlimit limit;
   if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
-    return cat("; a process may have ", counted(limit.rlim_cur, "descriptor"), " (ulimit -n)");
+    return cat("; a process may have only ", counted(limit.rlim_cur, "open file"), " (ulimit -n)");
   if (error == ENFILE) return "; the machine has no more descriptors (fs.file-max)";
   if (error == EPERM || error == EACCES || error == ENOSYS)
     return "; the kernel, or a filter of system calls (seccomp), refuses it";

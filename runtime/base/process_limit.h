@@ -39,8 +39,8 @@ Status reserve_address_space(int64_t bytes);
 /// out, otherwise UNAVAILABLE.
 Code descriptor_code(int error);
 
-/// "; a process may have 16 descriptors (ulimit -n)" for such an error, or what else is known of
-/// it; empty: nothing.
+/// "; a process may have only 16 open files (ulimit -n)" for such an error, or what else is known
+/// of it; empty: nothing.
 std::string descriptor_hint(int error);
 
 }  // namespace shoal

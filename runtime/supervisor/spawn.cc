@@ -25,11 +25,11 @@ namespace {
 /// overwrites the source of a later one.
 constexpr int kFirstSafeFd = kFirstWorkFd;
 
-/// "; this process may have 16 descriptors (ulimit -n)", if that is the reason.
+/// "; this process may have only 16 open files (ulimit -n)", if that is the reason.
 std::string descriptor_limit(int error) {
   struct rlimit limit;
   if (error != EMFILE || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return "";
-  return cat("; this process may have ", counted(limit.rlim_cur, "descriptor"), " (ulimit -n)");
+  return cat("; this process may have only ", counted(limit.rlim_cur, "open file"), " (ulimit -n)");
 }
 
 /// What keeps a process from being started, with its number if there is one.

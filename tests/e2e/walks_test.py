@@ -191,7 +191,8 @@ WALKS = {
         Step("prlimit --nofile=7 shoal doctor --json", 69, says="could not|cannot|ulimit",
              schema="transport-report"),
         Step("prlimit --nofile=7 shoal doctor", 69,
-             says="^NO: 2 ranks could not be started: the program .* could not be kept open; "),
+             says="^NO: 2 ranks could not be started: the program .* could not be kept open; "
+             r"a process may have only 7 open files \(ulimit -n\): "),
         Step("shoal doctor --nccl-version 2.11", 64, says="2.12 or later"),
         Step("NCCL_P2P_DISABLE=0 place 64m shoal doctor --nccl-version 2.27",
              says="(?s)^OK: .*\nnote: NCCL_P2P_DISABLE=0 of the environment: Shoal's own ranks need "),
