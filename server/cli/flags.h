@@ -211,6 +211,7 @@ struct ShmtestFlags {
   bool no_trace = false;      ///< do not ask the kernel how every process ends
   bool min_size = false;      ///< look for the smallest size instead of running the matrix
   bool matrix_given = false;  ///< false: `matrix` is the default
+  bool host_added = false;    ///< the control was not asked for, and stands in front all the same
 };
 
 struct VersionFlags {

@@ -100,9 +100,11 @@ Status check_shmtest_flags(const ShmtestFlags& flags) {
 }
 
 /// Where errors are accepted, only the control shows that the command works at all.
-void add_control(std::vector<shmtest::Condition>& matrix) {
-  if (std::none_of(matrix.begin(), matrix.end(), std::mem_fn(&shmtest::Condition::control)))
-    matrix.insert(matrix.begin(), shmtest::parse_condition("host").value());
+void add_control(ShmtestFlags& flags) {
+  std::vector<shmtest::Condition>& matrix = flags.matrix;
+  flags.host_added =
+      std::none_of(matrix.begin(), matrix.end(), std::mem_fn(&shmtest::Condition::control));
+  if (flags.host_added) matrix.insert(matrix.begin(), shmtest::parse_condition("host").value());
 }
 
 }  // namespace
@@ -127,7 +129,7 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
   });
   add_log_flags(parser, &log);
   return finish(parser, {words.begin(), separator}, log, flags, [&] {
-    if (flags.accept == shmtest::Accept::kError) add_control(flags.matrix);
+    if (flags.accept == shmtest::Accept::kError) add_control(flags);
     return check_shmtest_flags(flags);
   });
 }

@@ -19,6 +19,8 @@ namespace shoal {
 namespace {
 
 constexpr int kSomeFailed = 1;
+constexpr const char* kHostAdded =
+    "shmtest: host was added in front as the control (--accept error)\n";
 
 Status write_file(const std::string& path, const std::string& text) {
   const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -66,6 +68,8 @@ Staged<shmtest::RunResult> run_conditions(const ShmtestFlags& flags) {
                     "stderr");
   };
   const shmtest::RunOptions options = run_options(flags);
+  // The lines of progress count it.
+  if (flags.host_added) (void)write_all(STDERR_FILENO, kHostAdded, "stderr");
   // The pages of a tmpfs are the machine's memory, so that a search for more could only end in an
   // OOM kill.
   Result<shmtest::RunResult> run = flags.min_size

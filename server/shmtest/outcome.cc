@@ -109,8 +109,8 @@ bool behaved(const Outcome& outcome) {
   if (outcome.end != End::kExited || outcome.left_behind) return false;
   if (!outcome.left.empty() || !outcome.orphans.empty()) return false;
   if (outcome.exit_code == 0) return true;
-  return outcome.accept == Accept::kError && !is_of_signal(outcome.exit_code) &&
-         !outcome.sigbus().value_or(false);
+  return outcome.accept == Accept::kError && !outcome.control() &&
+         !is_of_signal(outcome.exit_code) && !outcome.sigbus().value_or(false);
 }
 
 }  // namespace

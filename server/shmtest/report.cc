@@ -52,7 +52,7 @@ constexpr const char* kMustEnd =
 
 /// What is known about a failure beyond its row in the table.
 std::string failure_text(const Outcome& outcome) {
-  std::string text = cat(printable(outcome.reason()), "\n");
+  std::string text = cat(reason_text(outcome), "\n");
   for (const LeftFile& file : outcome.left)
     text += cat("left in /dev/shm: ", printable(file.name), ", ",
                 bytes_text(static_cast<int64_t>(file.bytes)), "\n");

@@ -71,7 +71,7 @@ std::string last_line(const Outcome& outcome) {
 
 /// Why the row says what it says, with the end of the output, unless that followed from a SIGBUS.
 std::string row_reason(const Outcome& outcome) {
-  const std::string reason = printable(outcome.reason());
+  const std::string reason = reason_text(outcome);
   const bool told = reason.empty() || outcome.skipped() || outcome.sigbus().value_or(false);
   const std::string line = told ? "" : last_line(outcome);
   return cat(reason, line.empty() ? "" : "; last line: ", line);
@@ -100,8 +100,15 @@ bool ran(const Outcome& outcome) {
   return outcome.end == End::kExited || outcome.end == End::kSignalled || outcome.end == End::kHung;
 }
 
+std::string reason_text(const Outcome& outcome) {
+  const bool refused = outcome.control() && outcome.accept == Accept::kError &&
+                       outcome.end == End::kExited && outcome.exit_code != 0;
+  return cat(printable(outcome.reason()),
+             refused ? "; host must exit with 0 even with --accept error" : "");
+}
+
 std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour) {
-  const std::string reason = printable(outcome.reason());
+  const std::string reason = reason_text(outcome);
   const std::string digits = cat(number);
   const size_t width = of == 0 ? 2 : cat(of).size();
   return cat("shmtest: [", std::string(width - std::min(width, digits.size()), ' '), digits,

@@ -15,6 +15,10 @@ const char* verdict(const Outcome& outcome);
 /// Whether the command was there, so that something could be seen of it.
 bool ran(const Outcome& outcome);
 
+/// The outcome's reason for people, who may have asked that errors pass: that the control must exit
+/// with 0 all the same is said where it did not.
+std::string reason_text(const Outcome& outcome);
+
 /// One line for stderr, printed when a condition ends. of: how many there are, 0 if that is
 /// unknown.
 std::string progress_line(const Outcome& outcome, size_t number, size_t of, bool colour = false);

@@ -95,7 +95,7 @@ Result<std::unique_ptr<Run>> Run::start(const Condition& condition, size_t index
   run->index_ = index;
   run->pass_output_ = options.pass_output;
   run->outcome_.condition = condition.name;
-  if (!condition.control()) run->outcome_.accept = options.accept;
+  run->outcome_.accept = options.accept;
   SHOAL_ASSIGN_OR_RETURN(run->report_, make_pipe());
   SHOAL_ASSIGN_OR_RETURN(run->output_, make_pipe());
   SHOAL_ASSIGN_OR_RETURN(run->lifeline_, make_pipe());

@@ -17,7 +17,7 @@ struct RunOptions {
   bool trace = true;                 ///< learn from the kernel how every process ends
   bool fail_fast = false;            ///< start no further condition after one has failed
   bool pass_output = false;          ///< copy the command's output to stderr as it arrives
-  Accept accept = Accept::kSuccess;  ///< for all conditions but the control
+  Accept accept = Accept::kSuccess;  ///< the control must exit with 0 all the same
 };
 
 /// An outcome keeps at most this many of the last bytes of a command's output.

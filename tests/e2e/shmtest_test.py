@@ -159,6 +159,8 @@ class Shmtest(harness.TestCase):
         result = shmtest("--matrix", "host,4k", "--accept", "error", "--", "false")
         self.assertEqual(result.returncode, SOME_FAILED)
         self.assertIn(b"nothing can be concluded", result.stdout)
+        self.assertIn(b"exit code 1; host must exit with 0 even with --accept error\n", result.stdout)
+        self.assertNotIn(b"was added", result.stderr)
         where = ("import os; host = os.environ['SHOAL_SHMTEST_CONDITION'] == 'host'; "
                  "raise SystemExit(0 if host else 3)")
         report = self.report("4k,host", "python3", "-c", where, code=SOME_FAILED)

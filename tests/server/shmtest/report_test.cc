@@ -245,18 +245,6 @@ TEST(ShmtestReportTest, TheTableComesLastWithTheReasons) {
   EXPECT_NE(pair.find(" 1 other condition was not run"), std::string::npos) << pair;
 }
 
-TEST(ShmtestReportTest, LinesOfProgressAreAligned) {
-  const std::string ninth = progress_line(exited(0), 9, 11),
-                    tenth = progress_line(exited(0), 10, 11);
-  EXPECT_TRUE(ninth.starts_with("shmtest: [ 9/11] 4k ")) << ninth;
-  EXPECT_TRUE(tenth.starts_with("shmtest: [10/11] 4k ")) << tenth;
-  EXPECT_EQ(ninth.size(), tenth.size());
-  EXPECT_TRUE(progress_line(exited(0), 1, 3).starts_with("shmtest: [1/3] 4k "));
-  // How many sizes a search tries is not known, and seldom more than 99.
-  EXPECT_EQ(progress_line(exited(0), 9, 0).size(), progress_line(exited(0), 10, 0).size());
-  EXPECT_TRUE(progress_line(exited(0), 100, 0).starts_with("shmtest: [100] 4k "));
-}
-
 TEST(ShmtestReportTest, AVerdictMayHaveAColourAndNoColumnMoves) {
   Outcome skipped = exited(0);
   skipped.never_came = "the command ended first";
@@ -311,38 +299,6 @@ TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
   // A page is enough.
   EXPECT_EQ(search_report({.outcomes = {control}, .search = {.wanted = true, .passes = 4096}}),
             "The smallest /dev/shm that passed here: 4k (4.0 KiB); no size failed.\n");
-}
-
-TEST(ShmtestReportTest, ALookThatNobodyTookIsNoFigure) {
-  Outcome brief = exited(0), looked = exited(0), absent = exited(0);
-  looked.peak_bytes = 0;
-  absent.end = End::kNotStarted;
-  const auto row = [](const Outcome& outcome) {
-    const std::string text = table_row(outcome, kLeastWidth, false);
-    return text.substr(text.find("0.00") + 9);
-  };
-  EXPECT_TRUE(row(brief).starts_with("0        no look       -")) << row(brief);
-  EXPECT_TRUE(row(looked).starts_with("0        0 B seen      -")) << row(looked);
-  EXPECT_TRUE(row(absent).starts_with("-        -             could not")) << row(absent);
-  // A process that a SIGBUS killed had touched a page.
-  Outcome bus = looked;
-  bus.sigbus_seen = true;
-  EXPECT_TRUE(row(bus).starts_with("0        killed first  SIGBUS in one")) << row(bus);
-  const std::string first = "\nkilled first: a SIGBUS killed a process before a look saw what it";
-  EXPECT_NE(table({.outcomes = {bus}}, 1).find(first), std::string::npos);
-  bus.peak_bytes = 1 << 20;
-  EXPECT_TRUE(row(bus).starts_with("0        >= 1.0 MiB    SIGBUS in one")) << row(bus);
-  EXPECT_EQ(table({.outcomes = {bus, looked}}, 2).find(first), std::string::npos);
-  const std::string sampled = "shm seen: sampled every 10 ms; a short peak may be higher.\n";
-  const std::string means =
-      "no look: it ended before the first look (10 ms), too soon to see what it took.\n";
-  EXPECT_NE(table({.outcomes = {brief, looked}}, 2).find(cat("\n", sampled, means, "2 passed")),
-            std::string::npos);
-  EXPECT_EQ(table({.outcomes = {looked, absent}}, 2).find("no look"), std::string::npos);
-  EXPECT_EQ(table({.outcomes = {brief, absent}}, 2).find(sampled), std::string::npos);
-  const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"}, 2);
-  EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"unknown\""), std::string::npos) << xml;
-  EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"0\""), std::string::npos) << xml;
 }
 
 TEST(ShmtestReportTest, RecordsMayBeCutAndOverruled) {
