@@ -59,7 +59,8 @@ struct Outcome {
                                ///< killed
   std::string sigbus_process;  ///< "PID name" of the last such process; empty if not known
   std::string detail;          ///< for skipped, not started and forbidden; may be empty
-  bool used_up = false;        ///< forbidden, because there may be no more namespaces, or none
+  std::string reached;         ///< forbidden, because there may be no more namespaces than this
+                               ///< sysctl below user. says; empty: for another reason
   bool left_behind = false;    ///< a process hangs in the kernel, so that not even SIGKILL ended it
   std::string never_came;      ///< why the condition never came about; empty if it did
   Accept accept = Accept::kSuccess;

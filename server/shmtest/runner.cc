@@ -17,6 +17,7 @@
 #include "runtime/base/fd.h"
 #include "runtime/base/process_limit.h"
 #include "runtime/base/signals.h"
+#include "server/shmtest/forbidden.h"
 #include "server/shmtest/sandbox.h"
 
 namespace shoal::shmtest {
@@ -237,29 +238,6 @@ std::vector<size_t> control_first(const std::vector<Condition>& conditions) {
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t index) { return conditions[index].control(); });
   return order;
-}
-
-constexpr const char* kRaiseLimits =
-    "\n  raise the limits: sysctl -w user.max_user_namespaces=65536 user.max_mnt_namespaces=65536 "
-    "user.max_pid_namespaces=65536";
-constexpr const char* kBeRoot = "\n  run it as root";
-constexpr const char* kAllowUserNamespaces =
-    "\n  on Debian: sysctl -w kernel.unprivileged_userns_clone=1"
-    "\n  on Ubuntu: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0";
-constexpr const char* kInDocker =
-    "\n  in Docker: add --cap-add SYS_ADMIN --security-opt seccomp=unconfined "
-    "--security-opt apparmor=unconfined --security-opt systempaths=unconfined";
-
-/// The error if no condition can run: the cause, and what can help against it, each on a line of
-/// its own. What allows user namespaces does not raise the limit of their number.
-Status why_forbidden(const Outcome& outcome) {
-  return Status::error(
-      Code::kUnavailable,
-      cat("cannot ", outcome.detail,
-          "; shmtest needs mount and process namespaces (--matrix host alone does not)",
-          outcome.used_up ? cat(":", kRaiseLimits, "\notherwise:", kBeRoot)
-                          : cat("; one of these allows them:", kBeRoot, kAllowUserNamespaces),
-          kInDocker));
 }
 
 class Matrix {

@@ -25,11 +25,12 @@ namespace shoal::shmtest {
 namespace {
 
 /// The error for a namespace of that kind that cannot be made. The sysctl user.LIMIT is how many
-/// there may be: ENOSPC is about it here, and not about /dev/shm.
-Status not_made(const char* kind, const char* limit) {
+/// there may be: ENOSPC is about it here, and not about /dev/shm. `reached` becomes its name then.
+Status not_made(const char* kind, const char* limit, const char*& reached) {
   const int error = errno;
   const std::string what = cat("make a ", kind, " namespace");
   if (error != ENOSPC) return Status::error(Code::kPermissionDenied, what, error);
+  reached = limit;
   std::ifstream file(cat("/proc/sys/user/", limit));
   int64_t most = 0;
   const bool switched_off = file >> most && most == 0;
@@ -48,10 +49,10 @@ Status write_file(const char* path, const std::string& text) {
 
 /// Enters a user namespace that maps the user to the same ids, so that the command does not notice
 /// it.
-Status enter_user_namespace() {
+Status enter_user_namespace(const char*& reached) {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
-  if (::unshare(CLONE_NEWUSER) != 0) return not_made("user", "max_user_namespaces");
+  if (::unshare(CLONE_NEWUSER) != 0) return not_made("user", "max_user_namespaces", reached);
   (void)write_file("/proc/self/setgroups",
                    // Old kernels lack this file and do not require it.
                    "deny");
@@ -60,16 +61,17 @@ Status enter_user_namespace() {
 }
 
 /// Makes the namespaces that every condition needs. Errors, which rule out all conditions:
-/// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be.
-Status enter_namespaces() {
+/// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be; `reached` is
+/// the limit then.
+Status enter_namespaces(const char*& reached) {
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces");
-    SHOAL_RETURN_IF_ERROR(enter_user_namespace());
-    if (::unshare(CLONE_NEWNS) != 0) return not_made("mount", "max_mnt_namespaces");
+    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces", reached);
+    SHOAL_RETURN_IF_ERROR(enter_user_namespace(reached));
+    if (::unshare(CLONE_NEWNS) != 0) return not_made("mount", "max_mnt_namespaces", reached);
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return failed("make mounts private", Code::kPermissionDenied);
-  if (::unshare(CLONE_NEWPID) != 0) return not_made("process", "max_pid_namespaces");
+  if (::unshare(CLONE_NEWPID) != 0) return not_made("process", "max_pid_namespaces", reached);
   return {};
 }
 
@@ -77,7 +79,8 @@ Status enter_namespaces() {
 bool sandbox_works() {
   const pid_t child = ::fork();
   if (child == 0) {
-    if (!enter_namespaces().ok()) ::_exit(1);
+    const char* reached = nullptr;
+    if (!enter_namespaces(reached).ok()) ::_exit(1);
     const pid_t init = ::fork();
     if (init == 0) ::_exit(mount_own_proc().ok() ? 0 : 1);
     int status = 1;
@@ -91,8 +94,9 @@ bool sandbox_works() {
 
 /// Makes what only this condition needs. An error rules out this condition alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
+  const char* reached = nullptr;
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
-    return not_made("network", "max_net_namespaces");
+    return not_made("network", "max_net_namespaces", reached);
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }
@@ -121,11 +125,12 @@ int run_keeper(const SandboxArgs& wanted) {
   ::setsid();
   SandboxArgs args = wanted;
   args.in_place = wanted.in_place && !sandbox_works();
+  const char* reached = nullptr;
   if (args.in_place) {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  } else if (const Status status = enter_namespaces(); !status.ok()) {
-    const bool used_up = status.code() == Code::kResourceExhausted;
-    send_record(args.report, used_up ? "used_up" : "forbidden", root_reason(status));
+  } else if (const Status status = enter_namespaces(reached); !status.ok()) {
+    if (reached != nullptr) send_record(args.report, "reached", reached);
+    send_record(args.report, "forbidden", root_reason(status));
     return 1;
   }
   std::string disk_folder;

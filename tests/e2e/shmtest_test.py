@@ -385,8 +385,9 @@ class WithoutRoot(harness.TestCase):
         self.assertRegex(result.stderr.decode(), (
             r"^shoal: error: cannot make a user namespace: user\.max_user_namespaces is 0: user namespaces "
             r"are switched off; .*"
-            r"--matrix host alone does not\):\n  raise the limits: sysctl -w user\.max_user_namespaces="
-            r".*\notherwise:\n  run it as root\n  in Docker: add --cap-add SYS_ADMIN .*\n\Z"))
+            r"--matrix host alone does not\):\n  raise the limit: sysctl -w user\.max_user_namespaces="
+            r"65536\notherwise:\n  run it as root\n  in Docker \(it weakens the container's isolation: "
+            r"for tests alone\): add --cap-add SYS_ADMIN .*\n\Z"))
 
 
 if __name__ == "__main__":

@@ -252,7 +252,9 @@ WALKS = {
              "shoal shmtest --matrix host,1m -- true", says="2 passed", one_thread=True),
         Step("unshare -r sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; "
              "exec setpriv --bounding-set=-sys_admin shoal shmtest -- true'", 69,
-             says=r"(?s)user\.max_user_namespaces is 0: user namespaces are .*SYS_ADMIN", one_thread=True),
+             says=r"(?s)user\.max_user_namespaces is 0: user namespaces are .*"
+             r"user\.max_user_namespaces=65536\n.*for tests alone\): add --cap-add SYS_ADMIN",
+             one_thread=True),
         Step("shoal shmtest --matrix 1m,128m --accept error -- sh -c 'echo no room >&2; exit 1'", 1,
              says=r"(?s)exit code 1; host must exit with 0 even with --accept error.*"
              r"The control \(host\) failed.*: 2 other conditions were not run.*"
