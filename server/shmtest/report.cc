@@ -10,6 +10,7 @@
 #include "runtime/base/number_text.h"
 #include "runtime/base/quantity.h"
 #include "runtime/base/text_values.h"
+#include "server/shmtest/init.h"
 #include "server/shmtest/min_size.h"
 #include "server/shmtest/rows.h"
 #include "server/shmtest/xml.h"
@@ -171,6 +172,24 @@ std::string not_run_text(const RunResult& run, size_t conditions) {
              " not run.\n");
 }
 
+bool took_some(const Outcome& outcome) {
+  return outcome.peak_bytes.value_or(0) > 0 || !outcome.left.empty() ||
+         outcome.sigbus().value_or(false);
+}
+
+/// A green report of a command that took nothing proves little, so that it must not look as if it
+/// proved much.
+std::string no_use_text(const RunResult& run) {
+  const std::vector<Outcome>& outcomes = run.outcomes;
+  if (run.stopped_by != 0 || nothing_tested(run) || count(outcomes, "FAIL") != 0 ||
+      std::any_of(outcomes.begin(), outcomes.end(), took_some))
+    return "";
+  return cat(
+      "No use of /dev/shm was seen in any condition: either the command needs none, or its "
+      "use was too short to be looked at (every ",
+      kSampleInterval.count(), " ms).\n");
+}
+
 std::string junit_property(std::string_view name, const std::string& value) {
   return cat("<property name=\"", name, "\" value=\"", xml_escape(value), "\"/>");
 }
@@ -225,7 +244,7 @@ std::string table(const RunResult& run, size_t conditions, bool colour) {
   text += looks_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
-  text += not_run_text(run, conditions);
+  text += not_run_text(run, conditions) + no_use_text(run);
   if (nothing_tested(run))
     text += cat("Nothing was tested, because ",
                 count(outcomes, "pass") == 0 ? "every condition" : "the control (host)",

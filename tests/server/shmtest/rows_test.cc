@@ -1,5 +1,6 @@
 #include "server/shmtest/rows.h"
 
+#include <csignal>
 #include <gtest/gtest.h>
 
 #include "server/shmtest/report.h"
@@ -78,6 +79,26 @@ TEST(ShmtestRowsTest, ALookThatNobodyTookIsNoFigure) {
   const std::string xml = junit_report({.outcomes = {brief, looked}}, {"a"}, 2);
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"unknown\""), std::string::npos) << xml;
   EXPECT_NE(xml.find("name=\"shm_peak_bytes\" value=\"0\""), std::string::npos) << xml;
+}
+
+TEST(ShmtestRowsTest, AGreenTableSaysIfNoUseWasSeen) {
+  const std::string none =
+      " 0 failed, 0 skipped\nNo use of /dev/shm was seen in any condition: either the command needs "
+      "none, or its use was too short to be looked at (every 10 ms).\n";
+  Outcome brief = exited_with(0), looked = brief, took = brief, leaves = brief, bus = brief;
+  looked.peak_bytes = 0;
+  took.peak_bytes = 4096;
+  leaves.left = {{"nccl-a", 0}};
+  bus.sigbus_seen = true;
+  EXPECT_TRUE(table({.outcomes = {brief, looked}}, 2).ends_with(none));
+  // Where some was seen, or the command failed, the report says more than that, and whoever stops a
+  // run knows that it is not all.
+  for (const RunResult& run : {RunResult{.outcomes = {brief, took}},
+                               {.outcomes = {brief, leaves}},
+                               {.outcomes = {brief, bus}},
+                               {.outcomes = {brief, exited_with(1)}},
+                               {.outcomes = {brief}, .stopped_by = SIGINT}})
+    EXPECT_EQ(table(run, run.outcomes.size()).find("No use"), std::string::npos);
 }
 
 }  // namespace
