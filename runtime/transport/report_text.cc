@@ -249,12 +249,14 @@ std::string may_work_text(const TransportReport& report) {
   return cat("; without it, ", report.may_work, " may work");
 }
 
-std::string verdict_text(const TransportReport& report, bool colour) {
+std::string verdict_text(const TransportReport& report, bool colour, RankWords words) {
   const auto word = [colour](const char* text, Paint paint) {
     return cat(painted(text, paint, colour), ": ");
   };
   const std::string ok = word("OK", Paint::kGreen), no = word("NO", Paint::kRed);
-  const std::string ranks = counted(report.world_size, "rank");
+  const std::string ranks = words == RankWords::kShoals
+                                ? cat(report.world_size, " of Shoal's ranks")
+                                : counted(report.world_size, "rank");
   const std::string first = report.first();
   switch (report.verdict()) {
     case Verdict::kFirst:
@@ -291,8 +293,8 @@ std::string figures_text(const TransportReport& report) {
              figure("%.2f", figures.bytes_per_s / 1e9), " GB/s, ", verified);
 }
 
-std::string to_text(const TransportReport& report, bool colour) {
-  std::string text = verdict_text(report, colour) + "\n";
+std::string to_text(const TransportReport& report, bool colour, RankWords words) {
+  std::string text = verdict_text(report, colour, words) + "\n";
   if (!report.rung.empty())
     text += cat(figures_text(report),
                 report.self_test.noisy ? "; the figures in --json are unreliable\n" : "\n");

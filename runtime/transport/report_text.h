@@ -6,16 +6,24 @@
 
 namespace shoal {
 
+/// How a verdict calls the ranks.
+enum class RankWords {
+  kPlain,   ///< "2 ranks"
+  kShoals,  ///< "2 of Shoal's ranks", for the author of another engine
+};
+
 /// Some lines for people: verdict, rung and figures, refusals with numbers, remedies. `colour`: the
 /// word of the verdict has one.
-std::string to_text(const TransportReport& report, bool colour = false);
+std::string to_text(const TransportReport& report, bool colour = false,
+                    RankWords words = RankWords::kPlain);
 
 /// "remedy (mount): TITLE", with what to paste below it; without the place if it is in no list.
 std::string to_text(const std::vector<Remedy>& remedies);
 
 /// "OK: 2 ranks use shm.", or what is worse and by how much. No newline. `colour`: the first word
 /// has one.
-std::string verdict_text(const TransportReport& report, bool colour = false);
+std::string verdict_text(const TransportReport& report, bool colour = false,
+                         RankWords words = RankWords::kPlain);
 
 /// "no transport works for 2 ranks", or "none of --transport shm works for 2 ranks". Precondition:
 /// no rung is in use.

@@ -184,6 +184,7 @@ struct DoctorFlags {
   int communicators = 1;  ///< of NCCL that exist at once and share nothing; with nccl_version
   bool json = false;
   bool ranks_by_default = false;  ///< there is no MODEL and no -tp, so the number is a default
+  bool says_whose_ranks = false;  ///< the reader may be the author of another engine
 };
 
 struct BenchModelFlags {

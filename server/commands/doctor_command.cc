@@ -87,11 +87,11 @@ std::string below_verdict(const DoctorFlags& flags, bool starts, const std::stri
 }
 
 /// below: lines that come after the verdict.
-std::string text(const TransportReport& report, const SweepResult& swept,
-                 const std::string& below) {
+std::string text(const TransportReport& report, const SweepResult& swept, const std::string& below,
+                 RankWords words) {
   const bool colour = wants_colour(STDOUT_FILENO);
-  std::string lines = to_text(report, colour);
-  lines.insert(verdict_text(report, colour).size() + 1, below);
+  std::string lines = to_text(report, colour, words);
+  lines.insert(verdict_text(report, colour, words).size() + 1, below);
   for (const std::string& line : sweep_lines(swept)) lines += line + "\n";
   return lines;
 }
@@ -135,7 +135,8 @@ int run_doctor(const DoctorFlags& flags, Rehearsal rehearse) {
                               : rehearse(serve, &report, &memory);
   if (!ending.ok() && ending.fault != Fault::kPolicy) add_failure(ending.why, &report);
   const std::string below = below_verdict(flags, ending.ok(), memory);
-  const std::string said = flags.json ? document(report, swept) : text(report, swept, below);
+  const RankWords words = flags.says_whose_ranks ? RankWords::kShoals : RankWords::kPlain;
+  const std::string said = flags.json ? document(report, swept) : text(report, swept, below, words);
   const Status written = write_stdout(said);
   if (!written.ok()) return report_failure(at(Stage::kRequest, written));
   if (!ending.ok()) return end_refused(ending, flags.json);

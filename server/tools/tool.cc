@@ -98,6 +98,7 @@ int run_static_doctor(const CommandLine& line) {
   auto flags = std::get<DoctorFlags>(line.command);
   DeviceFlags& device = flags.serve.engine.transport.device;
   device.automatic = false;
+  flags.says_whose_ranks = true;
   if (device.kind != DeviceKind::kCuda) return run_doctor(flags);
   return report_failure(at(
       Stage::kRequest, Status::error(Code::kInvalidArgument,

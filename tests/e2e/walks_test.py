@@ -276,7 +276,7 @@ WALKS = {
         # Builds with a sanitizer have no static programs.
         *([] if breadth.SANITIZED else
           [Step("shoal-shmtest --version; place 4k shoal-doctor",
-                says="OK: 2 ranks use memfd, which is as good as shm")]),
+                says="OK: 2 of Shoal's ranks use memfd, which is as good as shm")]),
     ],
     "researcher": [
         Step("shoal tokenize $DEMO --text 'In the beginning'"),

@@ -74,6 +74,10 @@ TEST(TransportReport, WhatWasNotDecidedIsNull) {
 TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(over("shm")), "OK: 2 ranks use shm, the first choice.");
   EXPECT_EQ(first_line(over("memfd")), "OK: 2 ranks use memfd, which is as good as shm.");
+  EXPECT_EQ(verdict_text(over("memfd"), false, RankWords::kShoals),
+            "OK: 2 of Shoal's ranks use memfd, which is as good as shm.");
+  EXPECT_TRUE(to_text(over("shm"), false, RankWords::kShoals)
+                  .starts_with("OK: 2 of Shoal's ranks use shm, the first choice.\n"));
   EXPECT_EQ(first_line(over("tcp")),
             "SLOWER: 2 ranks use tcp instead of shm: in Shoal's benchmarks an all-reduce takes 6.0 "
             "times as long with 8 KiB and 2.1 times with 1 MiB.");
