@@ -36,6 +36,7 @@ void end_with(Outcome& outcome, End end, std::string_view detail) {
 
 void apply_record(std::string_view key, std::string_view value, Outcome& outcome) {
   if (key == "forbidden") end_with(outcome, End::kForbidden, value);
+  if (key == "in_place") outcome.in_place = true;
   if (key == "reached") outcome.reached = std::string(value);
   if (key == "skip") end_with(outcome, End::kSkipped, value);
   if (key == "notstarted") end_with(outcome, End::kNotStarted, value);
@@ -91,8 +92,12 @@ std::string end_reason(const Outcome& outcome) {
 std::string sigbus_reason(const Outcome& outcome) {
   if (outcome.end == End::kSignalled && outcome.signal == SIGBUS) return "";
   if (outcome.end == End::kExited && outcome.exit_code == 128 + SIGBUS) return "";
-  return outcome.sigbus_process.empty() ? "SIGBUS in one of its processes"
-                                        : cat("SIGBUS killed process ", outcome.sigbus_process);
+  const std::string_view process = outcome.sigbus_process;
+  if (process.empty()) return "SIGBUS in one of its processes";
+  const size_t space = std::min(process.find(' '), process.size());
+  return cat("SIGBUS killed process ", process.substr(0, space),
+             outcome.in_place ? " (" : " of its namespace (",
+             process.substr(std::min(space + 1, process.size())), ")");
 }
 
 /// Shells give 128 + n if a program died of signal n.

@@ -61,6 +61,7 @@ struct Outcome {
   std::string detail;          ///< for skipped, not started and forbidden; may be empty
   std::string reached;         ///< forbidden, because there may be no more namespaces than this
                                ///< sysctl below user. says; empty: for another reason
+  bool in_place = false;       ///< it ran without namespaces, so that its pids are those of shmtest
   bool left_behind = false;    ///< a process hangs in the kernel, so that not even SIGKILL ended it
   std::string never_came;      ///< why the condition never came about; empty if it did
   Accept accept = Accept::kSuccess;

@@ -121,11 +121,13 @@ bool died_of_sigbus(const Outcome& outcome) {
 
 constexpr const char* kSigbusMeans =
     "SIGBUS: mostly, a process touched a page for which /dev/shm had no room; posix_fallocate() "
-    "reserves the pages first, and fails with ENOSPC instead.\n";
+    "reserves the pages first, and fails with ENOSPC instead.";
+constexpr const char* kSearchSize = " shmtest --min-size finds how much room is enough.";
 
-/// What a SIGBUS means, below a table that has one.
-std::string sigbus_text(const std::vector<Outcome>& outcomes) {
-  return std::any_of(outcomes.begin(), outcomes.end(), died_of_sigbus) ? kSigbusMeans : "";
+/// What a SIGBUS means, below a table that has one. That of a search need not name the search.
+std::string sigbus_text(const std::vector<Outcome>& outcomes, const char* more) {
+  const bool any = std::any_of(outcomes.begin(), outcomes.end(), died_of_sigbus);
+  return any ? cat(kSigbusMeans, more, "\n") : "";
 }
 
 /// In which conditions a SIGBUS may have been missed, and why.
@@ -212,7 +214,7 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name,
   } else if (!outcome.passed()) {
     text += cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
                 xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)),
-                died_of_sigbus(outcome) ? kSigbusMeans : "", more, "</failure>");
+                sigbus_text({outcome}, kSearchSize), more, "</failure>");
   }
   if (!outcome.output_tail.empty())
     text += cat("<system-out>", xml_escape(outcome.output_tail), "</system-out>");
@@ -228,7 +230,7 @@ std::string search_report(const RunResult& run) {
     const bool told = run.search.fails == 0 || outcome.condition == size_name(run.search.fails);
     if (outcome.failed() && told) text += cat("\n", failure_part(outcome));
   }
-  return text + sigbus_text(run.outcomes) + trace_text(run.outcomes) + search_text(run);
+  return text + sigbus_text(run.outcomes, "") + trace_text(run.outcomes) + search_text(run);
 }
 
 std::string table(const RunResult& run, size_t conditions, bool colour) {
@@ -241,7 +243,7 @@ std::string table(const RunResult& run, size_t conditions, bool colour) {
   }
   text += table_heading(width);
   for (const Outcome& outcome : outcomes) text += table_row(outcome, width, colour);
-  text += looks_text(outcomes) + sigbus_text(outcomes) + trace_text(outcomes);
+  text += looks_text(outcomes) + sigbus_text(outcomes, kSearchSize) + trace_text(outcomes);
   text += cat(count(outcomes, "pass"), " passed, ", count(outcomes, "FAIL"), " failed, ",
               count(outcomes, "skip"), " skipped\n");
   text += not_run_text(run, conditions) + no_use_text(run);

@@ -127,6 +127,7 @@ int run_keeper(const SandboxArgs& wanted) {
   args.in_place = wanted.in_place && !sandbox_works();
   const char* reached = nullptr;
   if (args.in_place) {
+    send_record(args.report, "in_place", "");
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   } else if (const Status status = enter_namespaces(reached); !status.ok()) {
     if (reached != nullptr) send_record(args.report, "reached", reached);

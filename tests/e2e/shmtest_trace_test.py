@@ -47,8 +47,9 @@ class Trace(harness.TestCase):
                 self.assertEqual((entry["exit_code"], entry["sigbus"], entry["trace"]),
                                  (1, True, "complete"))
                 self.assertRegex(entry["sigbus_process"], r"^\d+ shmtest_deaths$")
+                pid, name = entry["sigbus_process"].split()
                 self.assertEqual(entry["reason"],
-                                 f"exit code 1; SIGBUS killed process {entry['sigbus_process']}")
+                                 f"exit code 1; SIGBUS killed process {pid} of its namespace ({name})")
                 # A program may refuse to start, but nothing of it may die so.
                 control, entry = self.entries(
                     "sh", "-c", '[ $SHOAL_SHMTEST_CONDITION = host ] || exec "$0" "$1"', DEATHS, case,
@@ -168,7 +169,7 @@ class Trace(harness.TestCase):
         self.assertIn("calls ptrace", cases["1m"]["trace_note"])
         self.assertNotIn("trace_note", cases["64m"])
         self.assertRegex(result.stdout.decode(),
-                         r"exit code 1; SIGBUS killed process \d+ shmtest_deaths")
+                         r"exit code 1; SIGBUS killed process \d+ of its namespace \(shmtest_deaths\)")
         self.assertRegex(result.stdout.decode(), r"\nA SIGBUS that leaves no sign is not seen in "
                          r"1m: process \d+ \(shmtest_deaths\) calls ptrace itself, as LeakSanitizer "
                          r"and gdb do\n")

@@ -80,7 +80,7 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
     EXPECT_EQ(outcome->sigbus(), false);
     apply_records("sigbus 12 a b\0"sv, *outcome);
     EXPECT_EQ(outcome->sigbus(), true);
-    EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed process 12 a b");
+    EXPECT_EQ(outcome->reason(), "exit code 1; SIGBUS killed process 12 of its namespace (a b)");
   }
   Outcome ended = exited(1);
   apply_records("trace ended\0trace_note process 7 (gdb) calls ptrace itself\0"sv, ended);
@@ -89,7 +89,10 @@ TEST(ShmtestReportTest, ACompleteTraceDecidesAboutSigbus) {
   Outcome well = exited(0);
   apply_records("trace complete\0sigbus 12 a\0"sv, well);
   EXPECT_TRUE(well.passed());
-  EXPECT_EQ(well.reason(), "SIGBUS killed process 12 a");
+  EXPECT_EQ(well.reason(), "SIGBUS killed process 12 of its namespace (a)");
+  Outcome in_place = exited(0);
+  apply_records("in_place \0sigbus 12 a\0"sv, in_place);
+  EXPECT_EQ(in_place.reason(), "SIGBUS killed process 12 (a)");
   const std::string text = table({.outcomes = {ended, well}}, 2);
   EXPECT_NE(text.find("\nA SIGBUS that leaves no sign is not seen in 4k: process 7 (gdb) calls"),
             std::string::npos)
@@ -119,18 +122,19 @@ TEST(ShmtestReportTest, AConditionThatNeverCameShowsNothing) {
 TEST(ShmtestReportTest, ASigbusIsExplainedOnce) {
   const std::string means =
       "SIGBUS: mostly, a process touched a page for which /dev/shm had no room; posix_fallocate() "
-      "reserves the pages first, and fails with ENOSPC instead.\n";
+      "reserves the pages first, and fails with ENOSPC instead.";
+  const std::string search = " shmtest --min-size finds how much room is enough.\n";
   Outcome bad = exited(1), survived = exited(0);
   bad.sigbus_seen = survived.sigbus_seen = true;
   bad.peak_bytes = 0;
-  EXPECT_TRUE(
-      table({.outcomes = {bad, bad}}, 2).ends_with(means + "0 passed, 2 failed, 0 skipped\n"));
+  EXPECT_TRUE(table({.outcomes = {bad, bad}}, 2)
+                  .ends_with(means + search + "0 passed, 2 failed, 0 skipped\n"));
   EXPECT_EQ(table({.outcomes = {bad, bad}}, 2).find(means),
             table({.outcomes = {bad, bad}}, 2).rfind(means));
-  EXPECT_NE(
-      search_report({.outcomes = {bad}, .search = {.wanted = true, .fails = 4096}}).find(means),
-      std::string::npos);
-  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}, 1).find(means + "</failure>"),
+  EXPECT_NE(search_report({.outcomes = {bad}, .search = {.wanted = true, .fails = 4096}})
+                .find(means + "\n"),
+            std::string::npos);
+  EXPECT_NE(junit_report({.outcomes = {bad}}, {"a"}, 1).find(means + search + "</failure>"),
             std::string::npos);
   EXPECT_EQ(table({.outcomes = {survived, exited(1)}}, 2).find("SIGBUS: "), std::string::npos);
 }
