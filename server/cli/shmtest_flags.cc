@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/text_values.h"
@@ -107,6 +110,35 @@ void add_control(ShmtestFlags& flags) {
   if (flags.host_added) matrix.insert(matrix.begin(), shmtest::parse_condition("host").value());
 }
 
+/// The word as a shell takes it. nullopt: a line of text cannot show it.
+std::optional<std::string> shell_word(const std::string& word) {
+  constexpr std::string_view kUnquoted =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+.,:/";
+  if (printable(word) != word) return std::nullopt;
+  if (!word.empty() && word.find_first_not_of(kUnquoted) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+/// What to type if the command begins with this word, which stands among `words` without a "--".
+std::string with_separator(const std::string& word, Words words) {
+  constexpr size_t kMostBytes = 300;
+  const std::string start = cat("-- is missing before the command: ", as_typed("shmtest"));
+  const std::string form = cat(start, " [FLAGS] -- ", word.substr(0, 80), " ...");
+  const auto first = std::find(words.begin(), words.end(), word);
+  // The first of several may be the value of a flag.
+  const bool known = first == words.begin() || std::count(words.begin(), words.end(), word) == 1;
+  if (!known || std::find(words.begin(), words.end(), "--") != words.end()) return form;
+  std::string line = start;
+  for (auto at = words.begin(); at != words.end(); ++at) {
+    const std::optional<std::string> shown_word = shell_word(*at);
+    if (!shown_word) return form;
+    line += cat(at == first ? " -- " : " ", *shown_word);
+  }
+  return line.size() <= kMostBytes ? line : form;
+}
+
 }  // namespace
 
 Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment&) {
@@ -123,10 +155,8 @@ Result<CommandLine> parse_shmtest(Words words, LogOptions log, const Environment
       "Exit codes: 0 none fails; 1 some fail; 64 wrong flag or no such command; 69 nothing was "
       "tested (no namespaces here, or all is skipped).");
   add_shmtest_flags(parser, &flags);
-  parser.explain_stray_words([](const std::string& word) {
-    return cat("-- is missing before the command: ", as_typed("shmtest"), " [FLAGS] -- ",
-               word.substr(0, 80), " ...");
-  });
+  parser.explain_stray_words(
+      [words](const std::string& word) { return with_separator(word, words); });
   add_log_flags(parser, &log);
   return finish(parser, {words.begin(), separator}, log, flags, [&] {
     if (flags.accept == shmtest::Accept::kError) add_control(flags);

@@ -95,8 +95,8 @@ class Errors(harness.TestCase):
         self.assertNotIn("hf download", self.error(NO_MODEL, "serve", "/nowhere/x"))
         self.assertIn("did you mean --prompt \"hello there\"?",
                       self.error(USAGE, "client", "hello there"))
-        self.assertIn("-- is missing before the command: shoal shmtest [FLAGS] -- true",
-                      self.error(USAGE, "shmtest", "true"))
+        self.assertIn("-- is missing before the command: shoal shmtest --jobs 2 -- true",
+                      self.error(USAGE, "shmtest", "--jobs", "2", "true"))
         for server in ("localhost", "http://localhost"):
             for first, second, kind in (("50051 (gRPC) for a prompt", "8000", ("--prompt", "x")),
                                         ("8000 (HTTP) for --chat and --messages", "50051", ("--chat",))):

@@ -237,7 +237,7 @@ WALKS = {
              "curl -sS http://$web/metrics | grep shoal_transport; stop", says='"status":"ready"'),
     ],
     "engine author": [
-        Step("shoal shmtest true", 64, says="--"),
+        Step("shoal shmtest true", 64, says=r"before the command: shoal shmtest -- true\n"),
         Step("shoal shmtest --help",
              says=r"(?s)A condition passes if .*must\s+end\s+by\s+itself: .*69 nothing was\s+tested "
              r"\(no\s+namespaces.*may\s+refuse\s+to\s+start.*\+\s+joins\s+several\s+into\s+one.*"
