@@ -31,6 +31,8 @@ class ChatAnswer {
 
   const std::string& text() const { return text_; }
   const std::string& finish_reason() const { return finish_reason_; }
+  /// Whether its length has ended it.
+  bool is_cut_off() const { return finish_reason_ == "length"; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t output_tokens() const { return output_tokens_; }
   double first_s() const { return first_s_; }  ///< seconds to the first text

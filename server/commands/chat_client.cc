@@ -14,6 +14,7 @@
 #include "server/commands/client_report.h"
 #include "server/commands/conversation.h"
 #include "server/commands/http_call.h"
+#include "server/commands/length_text.h"
 
 namespace shoal {
 
@@ -198,8 +199,11 @@ int Chat::one_answer() {
     const Status printed = write_stdout(answer.json(flags_.request.logprobs.has_value()));
     if (!printed.ok()) return fail_to_write(printed);
   }
-  const std::string line = figures(answer.output_tokens(), answer.prompt_tokens(),
-                                   answer.finish_reason(), answer.first_s(), answer.last_s());
+  const std::string reason =
+      answer.finish_reason() +
+      length_note(answer.is_cut_off(), flags_.request.max_tokens, answer.output_tokens());
+  const std::string line = figures(answer.output_tokens(), answer.prompt_tokens(), reason,
+                                   answer.first_s(), answer.last_s());
   (void)write_all(STDERR_FILENO, line + seed_hint(flags_.request), "the figures to stderr");
   return kExitOk;
 }
@@ -209,6 +213,9 @@ int Chat::converse() {
              messages_, *interrupts_,
              [this](const OrderedJson& messages) {
                const Reply reply = ask(messages);
+               if (reply.exit_code == kExitOk && reply.answer.is_cut_off())
+                 say_done("client", length_text(flags_.request.max_tokens,
+                                                reply.answer.output_tokens(), "the server's "));
                return Turn{reply.answer.text(), reply.exit_code, reply.signal, reply.unprinted};
              })
       .run();

@@ -177,9 +177,12 @@ std::string result_json(const Received& received, bool with_logprobs) {
   return json_text(object) + "\n";
 }
 
-std::string figures_of(const Received& received) {
-  return figures(static_cast<int64_t>(received.token_ids.size()), received.usage.prompt_tokens(),
-                 finish_reason(received.finished), received.first_s, received.last_s);
+std::string figures_of(const ClientFlags& flags, const Received& received) {
+  const auto tokens = static_cast<int64_t>(received.token_ids.size());
+  const bool is_length = received.finished.reason() == wire::FINISH_REASON_LENGTH;
+  const std::string note = length_note(is_length, flags.request.max_tokens, tokens);
+  return figures(tokens, received.usage.prompt_tokens(), finish_reason(received.finished) + note,
+                 received.first_s, received.last_s);
 }
 
 /// How a call has ended.
@@ -343,10 +346,9 @@ int conclude(const ClientFlags& flags, const Call& call) {
   }
   const bool ended_at_once = received.text.empty() && !flags.request.prompt_ids &&
                              received.finished.stop_match().has_eos_token_id();
-  (void)write_all(
-      STDERR_FILENO,
-      cat(figures_of(received), seed_hint(flags.request), ended_at_once ? kEmptyAnswerHint : ""),
-      "the figures to stderr");
+  const std::string below = cat(figures_of(flags, received), seed_hint(flags.request),
+                                ended_at_once ? kEmptyAnswerHint : "");
+  (void)write_all(STDERR_FILENO, below, "the figures to stderr");
   return kExitOk;
 }
 

@@ -73,6 +73,12 @@ inline const char* seed_hint(const GenerationRequest& request) {
 /// Fewer tokens after the first say nothing about the speed: a few may have come together.
 inline constexpr int64_t kLeastForSpeed = 16;
 
+/// What follows the reason in the line of figures if --max-tokens is what has ended the answer,
+/// else nothing.
+inline std::string length_note(bool is_length, std::optional<int64_t> max_tokens, int64_t tokens) {
+  return is_length && max_tokens == tokens ? cat(" (stopped at --max-tokens ", tokens, ")") : "";
+}
+
 /// The line of figures below an answer. Times are in seconds since the request.
 inline std::string figures(int64_t tokens, int64_t prompt_tokens, const std::string& finish_reason,
                            double first_s, double last_s) {

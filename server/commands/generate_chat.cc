@@ -11,6 +11,7 @@
 #include "server/commands/chat_prompt.h"
 #include "server/commands/completion_sink.h"
 #include "server/commands/conversation.h"
+#include "server/commands/length_text.h"
 #include "server/commands/request_lines.h"
 #include "server/host/device_plan.h"
 #include "server/host/engine_host.h"
@@ -88,7 +89,10 @@ class LocalChat {
     turn->over = !printed.ok();
     if (printed.ok() && !turn->text.empty()) end_answer_line(turn->signal != 0);
     if (turn->signal != 0 || !printed.ok()) return at(Stage::kRequest, printed);
-    return failed(sink->wait_end().end.status, turn);
+    const OutputEnd end = sink->wait_end().end;
+    if (end.status.ok() && end.finish.reason == FinishReason::kLength)
+      say_done("generate", length_text(flags_.request.max_tokens, end.completion_tokens));
+    return failed(end.status, turn);
   }
 
   /// How a request has ended. Once the ranks are lost, no other can follow.

@@ -14,6 +14,7 @@
 #include "server/commands/commands.h"
 #include "server/commands/completion_sink.h"
 #include "server/commands/generate_chat.h"
+#include "server/commands/length_text.h"
 #include "server/commands/request_lines.h"
 #include "server/commands/stdin_prompt.h"
 #include "server/host/device_plan.h"
@@ -205,10 +206,7 @@ void hint_at_chats(const GenerateFlags& flags, int64_t empty) {
 /// gives token ids has counted them.
 void say_length(const GenerateFlags& flags, const OutputEnd& end) {
   if (flags.json || flags.request.prompt_ids || end.finish.reason != FinishReason::kLength) return;
-  const std::string at = flags.request.max_tokens == end.completion_tokens
-                             ? cat("--max-tokens ", end.completion_tokens)
-                             : "--max-model-len, which counts the prompt too";
-  say_done("generate", cat("finish reason length: the answer stopped at ", at));
+  say_done("generate", length_text(flags.request.max_tokens, end.completion_tokens));
 }
 
 /// Runs the only request, and prints its text as it arrives, or its object at the end.

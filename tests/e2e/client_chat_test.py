@@ -55,6 +55,7 @@ class ChatCase(http_client.ServerCase):
 
 class Answers(ChatCase):
     SAMPLING = ("--max-tokens", 12, "--seed", 7)
+    CUT_OFF = "shoal client: finish reason length: the answer stopped at --max-tokens 12\n"
 
     def test_one_conversation(self):
         path = self.messages("Who was the king?")
@@ -62,7 +63,7 @@ class Answers(ChatCase):
         code, out, err = self.client(*self.flags, "--messages", path, *self.SAMPLING)
         self.assertEqual((code, out), (0, expected + "\n"), err)
         self.assertRegex(err, r"^shoal client: \d+ tokens after a prompt of \d+, finish reason "
-                              r"(length|stop), first token after [\d.]+ s\n$")
+                              r"length \(stopped at --max-tokens 12\), first token after [\d.]+ s\n$")
         url = f"http://{self.server.fields['http']}/v1"
         code, out, err = self.client("--server", url, "--api-key", "s3cret", "--messages", "-",
                                      "--json", "--logprobs", 1, *self.SAMPLING,
@@ -83,7 +84,7 @@ class Answers(ChatCase):
         with mock.patch.dict(os.environ, SHOAL_API_KEY="s3cret"):
             code, out, err = self.client(*self.flags[:2], "--chat", *self.SAMPLING,
                                          text="In the beginning\n\n \nAnd then?")
-        self.assertEqual((code, out, err), (0, f"{first}\n{second}\n", ""))
+        self.assertEqual((code, out, err), (0, f"{first}\n{second}\n", 2 * self.CUT_OFF))
         # A file can begin the conversation; its last question is answered first.
         path = self.messages("In the beginning")
         code, out, _ = self.client(*self.flags, "--chat", "--messages", path, *self.SAMPLING,
@@ -96,7 +97,8 @@ class Answers(ChatCase):
         code, out, err = self.client(*self.flags, "--chat", *self.SAMPLING,
                                      text=f"In the beginning\n{'far too long ' * 2000}\nAnd then?\n")
         self.assertEqual((code, out), (USAGE, f"{first}\n{second}\n"))
-        self.assertRegex(err, r"^shoal: error: the prompt has.*\(HTTP 400\)\n$")
+        self.assertRegex(err, rf"^{self.CUT_OFF}shoal: error: the prompt has.*\(HTTP 400\)\n"
+                              rf"{self.CUT_OFF}$")
 
     def test_refusals(self):
         path = self.messages("x")

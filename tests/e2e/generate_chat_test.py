@@ -16,6 +16,7 @@ INTERRUPTED = 130
 
 class ChatCase(harness.TestCase):
     SAMPLING = ("--max-tokens", 12, "--seed", 7)
+    CUT_OFF = "shoal generate: finish reason length: the answer stopped at --max-tokens 12\n"
     ENDLESS = ("--ignore-eos", "--max-tokens", 400, "--max-restarts", 0, "--step-timeout", 3600)
 
     def setUp(self):
@@ -47,11 +48,11 @@ class Answers(ChatCase):
         second = self.answer("In the beginning", first, "And then?")
         for flags in ((), ("-tp", 2)):
             self.assertEqual(self.chat("In the beginning\n\n \nAnd then?", *self.SAMPLING, *flags),
-                             (0, f"{first}\n{second}\n", ""))
+                             (0, f"{first}\n{second}\n", 2 * self.CUT_OFF))
         # A file can begin the conversation; its last question is answered first.
         path = self.messages("In the beginning")
         self.assertEqual(self.chat("And then?\r\n", "--messages", path, *self.SAMPLING),
-                         (0, f"{first}\n{second}\n", ""))
+                         (0, f"{first}\n{second}\n", 2 * self.CUT_OFF))
         self.assertEqual(self.chat(""), (0, "", ""))
 
     def test_an_error_leaves_the_conversation_as_it_was(self):
@@ -60,7 +61,7 @@ class Answers(ChatCase):
         code, out, err = self.chat(f"In the beginning\n{'far too long ' * 2000}\nAnd then?\n",
                                    *self.SAMPLING)
         self.assertEqual((code, out), (USAGE, f"{first}\n{second}\n"))
-        self.assertRegex(err, r"\Ashoal: error: the prompt has.*\n\Z")
+        self.assertRegex(err, rf"\A{self.CUT_OFF}shoal: error: the prompt has.*\n{self.CUT_OFF}\Z")
 
     def test_the_flags_about_the_template_count(self):
         own = self.folder / "own.jinja"

@@ -114,7 +114,8 @@ WALKS = {
              "shoal generate chat --prompt 'In the' --temperature 0",
              says="end-of-sequence token .* ask it with --chat, or with --messages"),
         Step("printf 'Who was the king?\\nAnd then?\\n' | shoal generate $DEMO --chat "
-             "--max-tokens 12", says=r"\A.*\w.*\n"),
+             "--max-tokens 12",
+             says=r"(?s)\A.*\w.*\n.*finish reason length: the answer stopped at --max-tokens 12"),
         Step("serve chat > /dev/null; shoal client --server $address --prompt 'In the' "
              "--temperature 0; echo 'Who was the king?' | shoal client --server $web --chat "
              "--max-tokens 12; stop",

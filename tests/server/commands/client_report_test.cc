@@ -24,6 +24,13 @@ TEST(ClientReportTest, TokensThatComeAtOnceHaveNoSpeed) {
             "0.500 s\n");
 }
 
+TEST(ClientReportTest, TheFlagThatHasEndedTheAnswerIsNamed) {
+  EXPECT_EQ(length_note(true, 12, 12), " (stopped at --max-tokens 12)");
+  EXPECT_EQ(length_note(true, 12, 8), "");  // at the length of the model
+  EXPECT_EQ(length_note(true, std::nullopt, 8), "");
+  EXPECT_EQ(length_note(false, 12, 12), "");  // a stop at the last token
+}
+
 TEST(ClientReportTest, WhoLeavesTheSeedToTheServerIsTold) {
   GenerationRequest request;
   const std::string said =

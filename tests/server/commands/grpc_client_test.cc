@@ -53,7 +53,9 @@ TEST_F(GrpcClient, PrintsTheTextAndThenTheFigures) {
   const Run got = run(flags("a"));
   EXPECT_EQ(got.exit_code, 0);
   EXPECT_EQ(got.out, "bcde\n");
-  EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length"), std::string::npos)
+  EXPECT_NE(got.err.find("4 tokens after a prompt of 2, finish reason length (stopped at "
+                         "--max-tokens 4), first token after "),
+            std::string::npos)
       << got.err;
   EXPECT_NE(got.err.find("the request has no seed"), std::string::npos) << got.err;
 }
