@@ -42,10 +42,15 @@ std::string how_to_get_model(const std::string& model) {
       !is_hub_word(name.substr(slash + 1)))
     return "";
   const std::string_view folder = name.substr(slash + 1);
-  return cat(".\nIf you mean ", name, " of the Hugging Face Hub, download it first.",
-             name == kSmollm2 ? " scripts/get-model smollm2 brings it without hf." : "",
-             " hf comes with pipx install huggingface_hub. A gated model needs hf auth login.\n  ",
-             download_line(name, folder, revision), " && shoal serve ", folder);
+  const bool by_script = name == kSmollm2 && revision.empty();
+  return cat(
+      ".\nIf you mean ", name, " of the Hugging Face Hub, download it first.",
+      by_script ? "\nIn a checkout of Shoal:\n  scripts/get-model smollm2 && shoal serve "
+                  "models/smollm2"
+                : "",
+      "\nWith hf, which comes with pipx install huggingface_hub (--exclude \"*/*\" takes the "
+      "files of the top folder alone; a gated model needs hf auth login):\n  ",
+      download_line(name, folder, revision), " && shoal serve ", folder);
 }
 
 }  // namespace shoal

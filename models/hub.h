@@ -10,7 +10,7 @@ std::string download_line(std::string_view name, std::string_view folder,
                           std::string_view revision = {});
 
 /// For the end of the message about a model that is not there: "If you mean ..." on a line of its
-/// own and below it the line that downloads and serves it, if the name looks like one of the
+/// own and below it the lines that download and serve it, if the name looks like one of the
 /// Hugging Face Hub (OWNER/NAME), and what converts it, if it is a GGUF file. Otherwise empty.
 std::string how_to_get_model(const std::string& model);
 

@@ -92,7 +92,8 @@ WALKS = {
         Step("$ROOT/scripts/get-model llama", 64,
              says=r'(?s)unknown model "llama".*any other model .*hf download OWNER/NAME .*shoal serve '),
         Step("shoal serve HuggingFaceTB/SmolLM2-135M-Instruct", 66,
-             says=r'scripts/get-model smollm2 .*\n  hf download HuggingFaceTB/SmolLM2-135M-Instruct '
+             says=r'\n  scripts/get-model smollm2 && shoal serve models/smollm2\nWith hf, .*\n'
+                  r'  hf download HuggingFaceTB/SmolLM2-135M-Instruct '
                   r'--exclude "\*/\*" '
                   r"--local-dir SmolLM2-135M-Instruct && shoal serve SmolLM2-135M-Instruct\s*$"),
         Step("shoal generate $DEMO --prompt 'In the beginning' --max-tokens 12",
