@@ -54,7 +54,7 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   bool end_array() { return leave() && Base::end_array(); }
   template <typename Exception>
   bool parse_error(std::size_t position, const std::string& token, const Exception& error) {
-    if (reason_.empty()) reason_ = cat("byte ", position, ": ", reason_of(token, error));
+    if (reason_.empty()) reason_ = reason_of(position, token, error);
     return Base::parse_error(position, token, error);
   }
 
@@ -66,20 +66,25 @@ class BoundedBuilder : public nlohmann::detail::json_sax_dom_parser<Document> {
   static constexpr const char* kTooLarge = "an integer does not fit into 64 bits";
 
   /// It comes from a number alone, because a text has no other values that may not fit.
-  static std::string reason_of(std::string_view token, const nlohmann::detail::out_of_range&) {
+  static std::string reason_of(std::size_t position, std::string_view token,
+                               const nlohmann::detail::out_of_range&) {
     constexpr size_t kMostShown = 40;
-    return cat("the number ", token.substr(0, kMostShown), token.size() > kMostShown ? "..." : "",
-               " is too large");
+    return cat("byte ", position, ": the number ", token.substr(0, kMostShown),
+               token.size() > kMostShown ? "..." : "", " is too large");
   }
-  static std::string reason_of(std::string_view, const nlohmann::detail::parse_error& error) {
-    return clean(error.what());
+  static std::string reason_of(std::size_t position, std::string_view,
+                               const nlohmann::detail::parse_error& error) {
+    return cat("not JSON at byte ", position, ": ", clean(error.what()));
   }
   /// nlohmann's message without its prefix "[json.exception...] parse error at line 1, column 2: "
-  /// and without the bytes that it read last. Those may be anything, but the reason must stay valid
-  /// UTF-8 so that protobuf can carry it.
+  /// and "syntax error while parsing value - ", which help nobody, and without the bytes that it
+  /// read last. Those may be anything, but the reason must stay valid UTF-8 so that protobuf can
+  /// carry it.
   static std::string clean(std::string_view text) {
     if (const size_t cut = text.find(": "); cut != std::string_view::npos)
       text.remove_prefix(cut + 2);
+    if (const size_t cut = text.find(" - "); text.starts_with("syntax error") && cut != text.npos)
+      text.remove_prefix(cut + 3);
     text = text.substr(0, text.find("; last read: "));
     return std::string(text.substr(0, 200));
   }

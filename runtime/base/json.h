@@ -21,8 +21,9 @@ struct JsonLimits {
 };
 
 /// Parses text that may be hostile. Never throws. If a name is repeated, the last one counts, as
-/// with most parsers. INVALID_ARGUMENT: the syntax or the UTF-8 is wrong ("what: byte N: ..."), or
-/// a limit is exceeded ("what: more than N values"). If `what` is empty, nothing is in front.
+/// with most parsers. INVALID_ARGUMENT: the syntax or the UTF-8 is wrong ("what: not JSON at byte
+/// N: ..."), or a limit is exceeded ("what: more than N values"). If `what` is empty, nothing is in
+/// front.
 Result<Json> parse_json(std::string_view text, std::string_view what,
                         const JsonLimits& limits = {});
 

@@ -33,21 +33,22 @@ std::string instead_of_nothing(int64_t unnamed, int64_t good) {
   return text;
 }
 
-Status with_prefix(const std::string& prefix, const Status& status) {
+Status between(const std::string& before, const Status& status, const std::string& after) {
   std::vector<Cause> causes = status.causes();
-  causes.front().what = prefix + causes.front().what;
+  causes.front().what = before + causes.front().what;
+  causes.back().what += after;
   return Status(std::move(causes));
 }
 
 }  // namespace
 
 Status in_source(const std::string& source, const Status& status) {
-  return with_prefix(source + " ", status);
+  return between(source + " ", status, "");
 }
 
 Status RequestLine::named() const {
   if (wrong.ok() || number == 0) return wrong.status;
-  return with_prefix(cat("line ", number, ": "), wrong.status);
+  return between(cat("line ", number, ": "), wrong.status, "");
 }
 
 Result<std::vector<RequestLine>> read_request_lines(const std::string& path,
@@ -103,11 +104,16 @@ Status wrong_lines(const std::string& source, const std::vector<RequestLine>& li
                    LineKind kind) {
   const auto wrong = std::count_if(lines.begin(), lines.end(),
                                    [](const RequestLine& line) { return !line.wrong.ok(); });
+  const auto what_then = [&](int64_t unnamed) {
+    return kind == LineKind::kRequest
+               ? instead_of_nothing(unnamed, static_cast<int64_t>(lines.size()) - wrong)
+               : "";
+  };
   std::string text;
   int64_t named = 0;
   for (const RequestLine& line : lines) {
     if (line.wrong.ok()) continue;
-    if (wrong == 1) return in_source(source, line.named());
+    if (wrong == 1) return between(source + " ", line.named(), what_then(0));
     const std::string next = entry(line.named());
     if (named == kMostLines || text.size() + next.size() > kMostBytes) break;
     text += next;
@@ -115,8 +121,7 @@ Status wrong_lines(const std::string& source, const std::vector<RequestLine>& li
   }
   if (wrong == 0) return {};
   if (named < wrong) text += cat("\n  and ", counted(wrong - named, "more line", "more lines"));
-  if (kind == LineKind::kRequest)
-    text += instead_of_nothing(wrong - named, static_cast<int64_t>(lines.size()) - wrong);
+  text += what_then(wrong - named);
   return Status::error(
       Code::kInvalidArgument,
       cat(source, ": ", wrong, " of ", counted(lines.size(), "line"), " are wrong:", text));

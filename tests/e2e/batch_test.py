@@ -84,7 +84,7 @@ class Generate(Batch):
     BAD = ['{"id":"open",', {"id": "typo", **GOOD, "max_token": 2}, {"id": [1], **GOOD},
            {"id": 3, **GOOD, "temperature": -1}, {"id": "long", "prompt": "word " * 3000,
                                                              "temperature": 0}]
-    SAYS = ["line 2: byte ", 'line 3: unknown field "max_token"; did you mean "max_tokens"?',
+    SAYS = ["line 2: not JSON at byte ", 'line 3: unknown field "max_token"; did you mean "max_tokens"?',
             'line 5: "id" must be a string, a number or a boolean', "line 6: temperature must be",
             "line 7: the prompt has more than"]
 

@@ -97,7 +97,8 @@ class Render(harness.TestCase):
         batch = ("generate", harness.ORACLE / "mistral-window", "--jsonl", lines)
         why = self.refused(BAD_MODEL, TALK, model=harness.ORACLE / "mistral-window")
         self.assertEqual(harness.run(*batch, code=USAGE).stderr.decode(),
-                         why.replace("error: ", f"error: --jsonl {lines} line 2: ", 1))
+                         why.replace("error: ", f"error: --jsonl {lines} line 2: ", 1) +
+                         "nothing was run; --keep-going runs the 1 other line\n")
         out = harness.run(*batch, "--keep-going", code=1).stdout
         answer, wrong = (json.loads(line) for line in out.splitlines())
         self.assertIn("token_ids", answer)

@@ -301,7 +301,8 @@ WALKS = {
              "shoal generate $DEMO --jsonl lines", 64,
              says=r"(?s)2 of 3 lines.*did you mean.*messages: must be a list of at least one message"),
         Step("echo nonsense | shoal generate $DEMO --jsonl -", 64,
-             says=r"line 1: byte .*; a line must be a JSON object such as"),
+             says=r"line 1: not JSON at byte 2: invalid literal; a line must be a JSON object such as "
+                  r".*\nnothing was run\s*$"),
         Step("shoal generate $DEMO --jsonl lines --keep-going --log-level info", 1,
              says='"id":"a","line":1,'),
         Step("mkdir phi && cp $DEMO/* phi && sed -i 's/\"llama\"/\"phi3\"/' phi/config.json; "

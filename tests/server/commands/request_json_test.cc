@@ -76,7 +76,7 @@ TEST(RequestJsonTest, BadLinesAreExplained) {
   constexpr Case kCases[] = {
       {"", "; a line must be a JSON object such as {\"prompt\":\"...\",\"max_tokens\":8}"},
       {"nonsense", "; a line must be a JSON object such as"},
-      {"{", "INVALID_ARGUMENT: byte "},
+      {"{", "INVALID_ARGUMENT: not JSON at byte "},
       {"[1]", "INVALID_ARGUMENT: must be a JSON object"},
       {"\"x\"", "must be a JSON object"},
       {"{}", "needs one of \"prompt\", \"prompt_ids\" and \"messages\""},

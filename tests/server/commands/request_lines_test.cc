@@ -35,7 +35,7 @@ TEST(RequestLinesTest, ALineThatIsNoJsonIsToldWhatALineIs) {
   RequestLine line{.number = 3};
   line.wrong = parse_request_json("nonsense", {}, LineKind::kPrompt).error();
   const std::string text = wrong_lines("--jsonl f", {line}, LineKind::kPrompt).plain_text();
-  EXPECT_TRUE(text.starts_with("--jsonl f line 3: byte ")) << text;
+  EXPECT_TRUE(text.starts_with("--jsonl f line 3: not JSON at byte ")) << text;
   EXPECT_TRUE(text.ends_with("; a line must be a JSON object such as {\"prompt\":\"...\"}"))
       << text;
 }
@@ -110,7 +110,11 @@ TEST(RequestLinesTest, OneErrorNamesTheWrongLines) {
   EXPECT_TRUE(wrong_lines("--jsonl f", lines, LineKind::kRequest).ok());
   lines.push_back(wrong(4, "is bad"));
   EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(),
-            "--jsonl f line 4: is bad");
+            "--jsonl f line 4: is bad\nnothing was run; --keep-going runs the 3 other lines");
+  EXPECT_EQ(wrong_lines("--jsonl f", {lines[3]}, LineKind::kRequest).plain_text(),
+            "--jsonl f line 4: is bad\nnothing was run");
+  EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kPrompt).plain_text(),
+            "--jsonl f line 4: is bad");  // logits has no such flag
   lines.push_back(wrong(6, "is worse"));
   EXPECT_EQ(wrong_lines("--jsonl f", lines, LineKind::kRequest).plain_text(),
             "--jsonl f: 2 of 5 lines are wrong:\n  line 4: is bad\n  line 6: is worse\n"
