@@ -271,9 +271,11 @@ Result<TensorView> Checkpoint::tensor(const std::string& name,
                 : "supported are F32, F16 and BF16"));
   }
   if (!fits(entry.shape, shape)) {
-    return Status::error(Code::kInvalidArgument, cat("tensor \"", name, "\" in ", file.path(),
-                                                     " has shape ", shape_text(entry.shape),
-                                                     "; config.json asks for ", shape_text(shape)));
+    return Status::error(Code::kInvalidArgument,
+                         cat("tensor \"", name, "\" in ", file.path(), " has shape ",
+                             shape_text(entry.shape), "; config.json asks for ", shape_text(shape),
+                             ": config.json and the weights do not belong together; download both "
+                             "again"));
   }
   return TensorView{*dtype, entry.shape, file.data() + entry.begin};
 }

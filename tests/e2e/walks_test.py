@@ -320,7 +320,8 @@ WALKS = {
              "shoal generate short --prompt In", 65, says="if the file is truncated, download it again"),
         Step("mkdir shape && cp $DEMO/* shape && sed -i 's/\"intermediate_size\": [0-9]*/"
              "\"intermediate_size\": 64/' shape/config.json; shoal generate shape --prompt In", 65,
-             says=r"the model cannot be loaded\n.* has shape .*; config.json asks for "),
+             says=r"the model cannot be loaded\n.* has shape .*; config.json asks for .*: config.json and the "
+                  r"weights do not belong together; download both again"),
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
              "shoal generate bin --prompt In", 65, says="pytorch_model.bin.*\n  python3 -m venv venv && "),
         Step("mkdir ids && cp $DEMO/[cgm]* ids; shoal logits ids --prompt-ids 1,2 --out ids.npy"),

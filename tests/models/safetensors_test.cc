@@ -268,6 +268,9 @@ TEST_F(CheckpointTest, WhatATensorIsNot) {
     EXPECT_NE(status.message().find("\"a\" in " + dir_ + "/model.safetensors has shape [1, 2]"),
               std::string_view::npos)
         << status.to_string();
+    EXPECT_TRUE(status.message().ends_with(
+        "]: config.json and the weights do not belong together; download both again"))
+        << status.to_string();
   }
 }
 
