@@ -234,11 +234,13 @@ Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_byte
     return bad_tensor(what, tensor, cat("unknown dtype ", in_quotes(tensor.dtype)));
   const std::optional<uint64_t> bits = size_in_bits(tensor, dtype->bits);
   if (!bits) return bad_tensor(what, tensor, "the product of its dimensions does not fit 63 bits");
-  if (tensor.begin > tensor.end || tensor.end > data_bytes) {
-    return bad_tensor(
-        what, tensor,
-        cat("data_offsets [", tensor.begin, ", ", tensor.end, ") lie outside the file's ",
-            data_bytes, " B of data; if the file is truncated, download it again"));
+  const std::string offsets = cat("data_offsets [", tensor.begin, ", ", tensor.end, ")");
+  if (tensor.begin > tensor.end)
+    return bad_tensor(what, tensor, cat(offsets, " end before they begin"));
+  if (tensor.end > data_bytes) {
+    return bad(what,
+               cat("the file ends too early: ", offsets, " of tensor ", in_quotes(tensor.name),
+                   " lie outside its ", data_bytes, " B of data; download it again"));
   }
   if (*bits % 8 != 0 || *bits / 8 != tensor.end - tensor.begin) {
     return bad_tensor(what, tensor,

@@ -317,7 +317,7 @@ WALKS = {
              "{\"quant_method\": \"awq\"},/' awq/config.json; shoal generate awq --prompt In", 65,
              says=r'\("awq"\) is not supported; .*hf download OWNER/NAME --exclude'),
         Step("mkdir short && cp $DEMO/* short && truncate -s 100000 short/model.safetensors; "
-             "shoal generate short --prompt In", 65, says="if the file is truncated, download it again"),
+             "shoal generate short --prompt In", 65, says=r": the file ends too early: .* of data; download it again"),
         Step("mkdir shape && cp $DEMO/* shape && sed -i 's/\"intermediate_size\": [0-9]*/"
              "\"intermediate_size\": 64/' shape/config.json; shoal generate shape --prompt In", 65,
              says=r"the model cannot be loaded\n.* has shape .*; config.json asks for .*: config.json and the "
