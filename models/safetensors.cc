@@ -110,8 +110,9 @@ Status no_safetensors(const std::string& dir) {
   return Status::error(
       Code::kUnimplemented,
       cat(what,
-          "; it has a pytorch_model.bin, which may run code when it is loaded; convert it once:"
-          "\n  python3 -m venv venv && venv/bin/pip install torch transformers && "
+          "; it has a pytorch_model.bin, which may run code when it is loaded, also to convert it. "
+          "Look for a safetensors version first; if there is none and you trust where it comes from, "
+          "convert it once:\n  python3 -m venv venv && venv/bin/pip install torch transformers && "
           "venv/bin/python -c 'import sys; from transformers import AutoModelForCausalLM as M; "
           "d = sys.argv[1]; M.from_pretrained(d, torch_dtype=\"auto\").save_pretrained(d)' ",
           dir));

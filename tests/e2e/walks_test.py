@@ -323,7 +323,8 @@ WALKS = {
              says=r"the model cannot be loaded\n.* has shape .*; config.json asks for .*: config.json and the "
                   r"weights do not belong together; download both again"),
         Step("mkdir bin && cp $DEMO/*.json bin && touch bin/pytorch_model.bin; "
-             "shoal generate bin --prompt In", 65, says="pytorch_model.bin.*\n  python3 -m venv venv && "),
+             "shoal generate bin --prompt In", 65, says="pytorch_model.bin.* Look for a safetensors version first; "
+             ".*trust where it comes from.*\n  python3 -m venv venv && "),
         Step("mkdir ids && cp $DEMO/[cgm]* ids; shoal logits ids --prompt-ids 1,2 --out ids.npy"),
         Step("shoal bench decode $DEMO --tokens 8", says=r" read at [\d.]+ [kMGT]?B/s, "),
     ],

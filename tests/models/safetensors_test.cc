@@ -117,8 +117,7 @@ TEST(SafetensorsHeaderTest, DamageNamesTheTensor) {
       {"{" + tensor("w", "U8", "[4.0]", "[0,4]") + "}", "not an integer below 2^64 in shape"},
       {"{" + tensor("w", "U8", "[4]", "[0,\"4\"]") + "}", "a string in data_offsets"},
       {"{" + tensor("w", "U8", "[4]", "[0,2,4]") + "}", "more than 2 numbers"},
-      {"{" + tensor("w", "U8", "[4]", "[4,0]") + "}",
-       "tensor \"w\": data_offsets [4, 0) end before"},
+      {"{" + tensor("w", "U8", "[4]", "[4,0]") + "}", "data_offsets [4, 0) end before"},
       {"{" + tensor("w", "U8", "[9]", "[0,9]") + "}",
        ": the file ends too early: data_offsets [0, 9) of tensor \"w\" lie outside its 8 B of data"},
       {"{" + tensor("w", "U8", "[4]", "[18446744073709551612,18446744073709551615]") + "}",
@@ -266,12 +265,9 @@ TEST_F(CheckpointTest, WhatATensorIsNot) {
   for (const auto& shape : std::vector<std::vector<int64_t>>{{2}, {2, 1}, {1, 3}, {1, 2, 1}, {}}) {
     const Status status = checkpoint->tensor("a", shape).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
-    EXPECT_NE(status.message().find("\"a\" in " + dir_ + "/model.safetensors has shape [1, 2]"),
-              std::string_view::npos)
-        << status.to_string();
-    EXPECT_TRUE(status.message().ends_with(
-        "]: config.json and the weights do not belong together; download both again"))
-        << status.to_string();
+    const std::string said(status.message());
+    EXPECT_NE(said.find("\"a\" in " + dir_ + "/model.safetensors has shape [1, 2]"), said.npos);
+    EXPECT_TRUE(said.ends_with(" do not belong together; download both again")) << said;
   }
 }
 
@@ -360,7 +356,7 @@ TEST_F(CheckpointTest, NoCheckpoint) {
   EXPECT_EQ(refusal().code(), Code::kNotFound);
   write("pytorch_model.bin", "x");
   EXPECT_EQ(refusal().code(), Code::kUnimplemented);
-  for (const char* part : {"once:\n  python3 -m venv venv && ", "torch_dtype=\"auto\""})
+  for (const char* part : {"trust where it comes from, convert it once:\n  python3 ", "=\"auto\""})
     EXPECT_NE(refusal().message().find(part), std::string_view::npos) << part;
   EXPECT_EQ(Checkpoint::open(dir_ + "/absent").status().code(), Code::kNotFound);
 }
