@@ -24,8 +24,9 @@ std::string rate(int64_t tokens, double seconds) {
 std::string summary(const BatchTotals& totals) {
   const std::string speed =
       totals.seconds < kLeastSeconds ? "" : rate(totals.generated_tokens, totals.seconds);
+  const int64_t done = totals.requests - totals.failed;
   return cat(counted(totals.requests, "request"),
-             totals.failed > 0 ? cat(" (", totals.failed, " failed)") : "", ", ",
+             totals.failed > 0 ? cat(" (", done, " done, ", totals.failed, " failed)") : "", ", ",
              counted(totals.prompt_tokens, "prompt token"), ", ",
              counted(totals.generated_tokens, "generated token"), " in ",
              with_digits(totals.seconds, 3), " s (without the start)", speed.empty() ? "" : ": ",

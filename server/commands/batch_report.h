@@ -10,14 +10,15 @@ namespace shoal {
 /// What a batch has done, for the last line on stderr.
 struct BatchTotals {
   int64_t requests = 0;
-  int64_t failed = 0;  ///< of them
+  int64_t failed = 0;  ///< of them, also before they ran
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   double seconds = 0;  ///< since the ranks were ready
 };
 
 /// "24 requests, 512 prompt tokens, 3072 generated tokens in 5.2 s (without the start): 591
-/// tokens/s", with "2 failed" if some did, and without the rate if it took less than a second.
+/// tokens/s", with "22 done, 2 failed" if some did, and without the rate if it took less than a
+/// second.
 std::string summary(const BatchTotals& totals);
 
 /// "20 of 22 lines have an answer"

@@ -130,7 +130,7 @@ class Generate(Batch):
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", file, *flags,
                                           "--keep-going")
         self.assertEqual(code, 1, err)
-        self.check_summary(err, requests="2 requests (1 failed)", tokens=3)
+        self.check_summary(err, requests="2 requests (1 done, 1 failed)", tokens=3)
         self.assertEqual(len(answers[0]["token_ids"]), 3)
         self.assertEqual((answers[1]["id"], answers[1]["line"]), ("big", 2))
 
@@ -138,7 +138,7 @@ class Generate(Batch):
         code, answers, err = self.outcome("generate", DEMO, "--jsonl", self.mixed(),
                                           "--keep-going", "-tp", 2)
         self.assertEqual((code, len(answers)), (1, 7), err)
-        self.check_summary(err, requests="7 requests (5 failed)", tokens=6)
+        self.check_summary(err, requests="7 requests (2 done, 5 failed)", tokens=6)
         [alone] = harness.generate_jsonl(DEMO, [GOOD])
         for at, name in ((0, "first"), (6, "last")):
             self.assertEqual((answers[at]["id"], answers[at]["token_ids"]),
@@ -254,7 +254,7 @@ class Ended(Batch):
         self.check(out, "CANCELLED", "SIGTERM ended the batch before the answer")
         said, done, error = err.decode().splitlines(keepends=True)
         self.assertEqual(said, SAMPLING)
-        self.check_summary(done, requests="22 requests (2 failed)", tokens=40)
+        self.check_summary(done, requests="22 requests (20 done, 2 failed)", tokens=40)
         self.assertEqual(error, "shoal: error: SIGTERM ended the batch: 20 of 22 lines have an "
                                 "answer\n")
 

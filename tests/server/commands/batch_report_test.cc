@@ -16,8 +16,8 @@ TEST(BatchReportTest, TheSummaryHasTheRightPlurals) {
       "1 request, 1 prompt token, 1 generated token in 1 s (without the start): 1.0 tokens/s");
   EXPECT_EQ(
       summary({3, 2, 0, 5, 2}),
-      "3 requests (2 failed), 0 prompt tokens, 5 generated tokens in 2 s (without the start): "
-      "2.5 tokens/s");
+      "3 requests (1 done, 2 failed), 0 prompt tokens, 5 generated tokens in 2 s (without the "
+      "start): 2.5 tokens/s");
   EXPECT_EQ(summary({1, 0, 1, 7200, 3600}),
             "1 request, 1 prompt token, 7200 generated tokens in 3600 s (without the start): 2.0 "
             "tokens/s");
@@ -39,7 +39,8 @@ TEST(BatchReportTest, OneLineHasAnAnswerAndTwoHaveThem) {
 
 TEST(BatchReportTest, NothingHasNoSpeed) {
   EXPECT_EQ(summary({1, 1, 0, 0, 2}),
-            "1 request (1 failed), 0 prompt tokens, 0 generated tokens in 2 s (without the start)");
+            "1 request (0 done, 1 failed), 0 prompt tokens, 0 generated tokens in 2 s (without the "
+            "start)");
 }
 
 }  // namespace
