@@ -182,8 +182,8 @@ void add_timeout_flags(FlagParser& parser, TransportFlags* transport) {
                    seconds(&transport->startup_timeout_s));
   parser.add_value(
       "--step-timeout", "S",
-      "Seconds without any progress after which a step has hung (10); a rank that computes "
-      "may take ten times as long",
+      "Seconds without any progress after which a step has hung (10); up to ten times as many "
+      "while a rank is busy with one long computation",
       seconds(&transport->step_timeout_s));
 }
 
@@ -235,8 +235,8 @@ void add_engine_flags(FlagParser& parser, EngineFlags* engine) {
                    dtype_words(&engine->dtype));
   parser.add_value("--max-model-len", "TOKENS",
                    "Prompt and output of one request (default: the model's "
-                   "max_position_embeddings); rope scaling allows more, as far as it stretches the "
-                   "context",
+                   "max_position_embeddings); a model whose config.json makes the context longer "
+                   "by rope scaling can take up to that longer one",
                    whole(&engine->max_model_len, 2));
   parser.group(kTransportGroup);
   add_ranks_flag(parser, &engine->tensor_parallel_size,

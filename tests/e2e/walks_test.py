@@ -84,7 +84,8 @@ WALKS = {
         Step("shoal", 64),
         Step("shoal --help", says=r"with\s+--nccl-version\s+nccl-shm\s+does\s+not\s+fit"),
         Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, Server, HTTP, "
-             r".*A value in parentheses, such as \(64\), is the default\.\n\nModel:"),
+             r".*A value in parentheses, such as \(64\), is the default\.\n\nModel:"
+             r".*\bup\s+to\s+that\s+longer\s+one\b.*\bwhile\s+a\s+rank\s+is\s+busy\s+with\s+one\s+long\s+"),
         Step("shoal -V", says=r"^shoal \d"),
         Step("shoal help --completion bash | head -n 3; shoal help --man | head -n 3"),
         Step("$ROOT/scripts/get-model", 64, says="(?s)NAME is missing.*smollm2"),
