@@ -100,6 +100,13 @@ bool fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& wanted)
 }
 
 /// The error of a directory without safetensors. A pickled model is there, but is not supported.
+/// As a shell reads it as one word.
+std::string in_shell(const std::string& path) {
+  std::string word = "'";
+  for (const char c : path) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
 Status no_safetensors(const std::string& dir) {
   const std::string what = cat("no ", kSingleFile, " and no ", kIndexFile, " in ", dir);
   if (!exists(cat(dir, "/pytorch_model.bin")) && !exists(cat(dir, "/pytorch_model.bin.index.json")))
@@ -115,7 +122,7 @@ Status no_safetensors(const std::string& dir) {
           "convert it once:\n  python3 -m venv venv && venv/bin/pip install torch transformers && "
           "venv/bin/python -c 'import sys; from transformers import AutoModelForCausalLM as M; "
           "d = sys.argv[1]; M.from_pretrained(d, torch_dtype=\"auto\").save_pretrained(d)' ",
-          dir));
+          in_shell(dir)));
 }
 
 }  // namespace

@@ -35,10 +35,10 @@ Stale stale_files(const HostFacts& facts) {
   return stale;
 }
 
-/// The same for a new container, in which nobody makes the files of killed runs again. All others
-/// are counted, because what made them may do so there too. Its /dev/shm is never smaller than this
-/// one, because others in the container may need that much. What is no tmpfs has the size of a
-/// disk.
+/// The same for a new container, in which nobody makes the files of killed runs again, so that
+/// their bytes are left out. All others are counted, because what made them may do so there too.
+/// Its /dev/shm is never smaller than this one, because others in the container may need that much.
+/// What is no tmpfs has the size of a disk.
 ShmTrouble in_new_container(const HostFacts& facts, ShmTrouble trouble) {
   const int64_t gone = std::min(stale_files(facts).bytes, trouble.used_bytes);
   const int64_t now = trouble.no_tmpfs ? 0 : facts.dev_shm.size_bytes;

@@ -159,7 +159,7 @@ std::string search_text(const RunResult& run) {
   return cat(text, " The search is exact to 1/", kSearchParts,
              " of the size, or a page. A need that varies gives another figure, so leave room: "
              "--shm-size=",
-             size_name(std::bit_ceil(passes + 1)), "\n");
+             size_name(std::bit_ceil(passes + passes / 4)), "\n");
 }
 
 /// How many conditions were not run, and why. Empty if all were.

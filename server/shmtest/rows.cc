@@ -19,8 +19,8 @@ bool looked_at(const Outcome& outcome) {
   return !outcome.skipped() && ran(outcome) && outcome.peak_bytes;
 }
 
-/// Whether no look saw what it took, although it took some: a SIGBUS means that pages were touched,
-/// so that the looks came too early or too late.
+/// Whether a SIGBUS killed a process of which no look saw anything: it may have touched pages
+/// between two looks, or none, because there was no room for the first.
 bool killed_first(const Outcome& outcome) {
   return looked_at(outcome) && *outcome.peak_bytes == 0 && outcome.sigbus().value_or(false);
 }
@@ -139,7 +139,7 @@ std::string looks_text(const std::vector<Outcome>& outcomes) {
     text += cat("no look: it ended before the first look (", interval,
                 " ms), too soon to see what it took.\n");
   if (std::any_of(outcomes.begin(), outcomes.end(), killed_first))
-    text += "killed first: a SIGBUS killed a process before a look saw what it took.\n";
+    text += "killed first: a SIGBUS killed a process, and no look had seen anything of it.\n";
   return text;
 }
 

@@ -289,6 +289,9 @@ TEST(ShmtestReportTest, ASearchHasEachStepOnce) {
       "to 1/32 of the size, or a page. A need that varies gives another figure, so leave room: "
       "--shm-size=128m\n"))
       << search_report(run);
+  run.search.passes = (64U << 20) - 4096;  // a page of room would be none
+  EXPECT_TRUE(search_report(run).ends_with(" --shm-size=128m\n")) << search_report(run);
+  run.search.passes = 66U << 20;
   // One that was stopped is not exact.
   run.search.fails = 4096;
   run.stopped_by = SIGINT;

@@ -60,11 +60,11 @@ TEST(ShmtestRowsTest, ALookThatNobodyTookIsNoFigure) {
   EXPECT_TRUE(row(brief).starts_with("0        no look       -")) << row(brief);
   EXPECT_TRUE(row(looked).starts_with("0        0 B seen      -")) << row(looked);
   EXPECT_TRUE(row(absent).starts_with("-        -             could not")) << row(absent);
-  // A process that a SIGBUS killed had touched a page.
+  // A process that a SIGBUS killed may have touched pages that no look saw.
   Outcome bus = looked;
   bus.sigbus_seen = true;
   EXPECT_TRUE(row(bus).starts_with("0        killed first  SIGBUS in one")) << row(bus);
-  const std::string first = "\nkilled first: a SIGBUS killed a process before a look saw what it";
+  const std::string first = "\nkilled first: a SIGBUS killed a process, and no look had seen";
   EXPECT_NE(table({.outcomes = {bus}}, 1).find(first), std::string::npos);
   bus.peak_bytes = 1 << 20;
   EXPECT_TRUE(row(bus).starts_with("0        >= 1.0 MiB    SIGBUS in one")) << row(bus);
