@@ -185,7 +185,7 @@ class Generate(Batch):
         self.assertEqual(len([one for one in said if "12 generated tokens in" in one]), 1, said)
         _, _, err = self.outcome(*words, "--log-level", "info")
         self.assertNotIn("shoal generate: ", err)
-        self.assertRegex(err, r"INFO front .*\] 4 requests \(1 failed\), 6 prompt tokens, "
+        self.assertRegex(err, r"INFO front .*\] 4 requests \(3 done, 1 failed\), 6 prompt tokens, "
                               r"12 generated tokens in [\d.]+ s \(without the start\)(: [\d.]+ tokens/s)?\n")
 
 

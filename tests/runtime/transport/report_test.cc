@@ -94,11 +94,10 @@ TEST(TransportReport, TheFirstLineSaysHowGoodItIs) {
   EXPECT_EQ(first_line(late),
             "NO: no transport works for 2 ranks; the time for a start ended before the others were "
             "tried.");
+  const std::string said = first_line(late);
   late.order_by = "--transport shm,tcp";
   late.may_work = "memfd";
-  EXPECT_EQ(first_line(late),
-            "NO: no transport works for 2 ranks; the time for a start ended before the others were "
-            "tried.");
+  EXPECT_EQ(first_line(late), said);
   TransportReport listed = none;
   listed.order_by = "--transport shm";
   EXPECT_EQ(first_line(listed), "NO: none of --transport shm works for 2 ranks.");
