@@ -99,7 +99,6 @@ bool fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& wanted)
   return true;
 }
 
-/// The error of a directory without safetensors. A pickled model is there, but is not supported.
 /// As a shell reads it as one word.
 std::string in_shell(const std::string& path) {
   std::string word = "'";
@@ -107,6 +106,7 @@ std::string in_shell(const std::string& path) {
   return word + "'";
 }
 
+/// The error of a directory without safetensors. A pickled model is there, but is not supported.
 Status no_safetensors(const std::string& dir) {
   const std::string what = cat("no ", kSingleFile, " and no ", kIndexFile, " in ", dir);
   if (!exists(cat(dir, "/pytorch_model.bin")) && !exists(cat(dir, "/pytorch_model.bin.index.json")))

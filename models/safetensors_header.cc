@@ -238,9 +238,9 @@ Status check_tensor(TensorEntry& tensor, uint64_t data_start, uint64_t data_byte
   if (tensor.begin > tensor.end)
     return bad_tensor(what, tensor, cat(offsets, " end before they begin"));
   if (tensor.end > data_bytes) {
-    return bad(what,
-               cat("the file ends too early: ", offsets, " of tensor ", in_quotes(tensor.name),
-                   " lie outside its ", data_bytes, " B of data; download it again"));
+    return bad(what, cat("the file ends too early: ", offsets, " of tensor ",
+                         in_quotes(tensor.name), " lie outside its ", data_bytes,
+                         " B of data, unless its header is wrong; download it again"));
   }
   if (*bits % 8 != 0 || *bits / 8 != tensor.end - tensor.begin) {
     return bad_tensor(what, tensor,

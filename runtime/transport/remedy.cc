@@ -193,13 +193,13 @@ void add_others(const HostFacts& facts, const std::vector<Shortage>& refused,
   }
 }
 
-/// What comes before a container can have GPUs, if the host has no driver.
-std::string driver_first(const GpuFacts& gpu) {
+/// What the host needs before a container can have GPUs, if no driver is seen from here.
+std::string host_first(const GpuFacts& gpu) {
   if (gpu.cuda_driver > 0) return "";
   const std::string_view oldest = oldest_driver(gpu.cuda_runtime);
-  return cat("first install ",
+  return cat(", once the host has ",
              oldest.empty() ? "NVIDIA's driver" : cat("driver ", oldest, " or newer"),
-             " on the host, and NVIDIA's container toolkit; ");
+             " and NVIDIA's container toolkit");
 }
 
 /// Suggests giving GPUs to a container that sees neither one nor a driver.
@@ -209,9 +209,9 @@ void add_gpus(const HostFacts& facts, int world_size, std::vector<Remedy>& list)
       !gpu.devices.empty())
     return;
   const int wanted = (world_size + gpu.ranks_per_gpu - 1) / gpu.ranks_per_gpu;
-  const std::string title =
-      cat(driver_first(gpu), "the container has no GPU, and ", counted(world_size, "rank"),
-          world_size == 1 ? " needs " : " need ", counted(wanted, "GPU"), ": give it GPUs");
+  const std::string title = cat("the container has no GPU, and ", counted(world_size, "rank"),
+                                world_size == 1 ? " needs " : " need ", counted(wanted, "GPU"),
+                                ": give it GPUs", host_first(gpu));
   if (facts.container == "kubernetes") {
     list.push_back({"kubernetes", title,
                     cat("spec:\n"

@@ -44,7 +44,10 @@ ShmTrouble in_new_container(const HostFacts& facts, ShmTrouble trouble) {
   const int64_t now = trouble.no_tmpfs ? 0 : facts.dev_shm.size_bytes;
   trouble.used_bytes -= gone;
   trouble.total_bytes = in_pages(facts, trouble.total_bytes - gone);
-  trouble.small = trouble.small && trouble.total_bytes > now;
+  // A file system that refuses what it shows as free has less room than anybody can say.
+  const bool unknown =
+      facts.dev_shm.probe_errno == ENOSPC && trouble.bytes <= facts.dev_shm.free_bytes;
+  trouble.small = trouble.small && (unknown || trouble.total_bytes > now);
   trouble.total_bytes = std::max(trouble.total_bytes, now);
   return trouble;
 }

@@ -98,11 +98,14 @@ bool rungs_matter(const TransportReport& report) {
   return report.failure.ok() || !report.refusals.empty();
 }
 
-/// That the size below asks for no change here; empty: it may.
+/// That the size below asks for no change here; empty: it may. A transport that is used in /dev/shm
+/// proves that files can be made and have room there.
 std::string enough_text(const TransportReport& report, const ShmSize& size) {
   const ShmDirFacts& dir = report.facts.dev_shm;
-  if (!report.failure.ok() || !report.refusals.empty() || size.bytes == 0 ||
-      size.bound == Bound::kAtLeast || dir.open_errno != 0 || dir.free_bytes < size.bytes)
+  const auto used = std::find_if(report.needs.begin(), report.needs.end(),
+                                 [&](const ShmNeed& need) { return need.rung == report.rung; });
+  if (used == report.needs.end() || used->dev_shm_bytes() == 0 || !report.refusals.empty() ||
+      size.bound == Bound::kAtLeast || dir.free_bytes < size.bytes)
     return "";
   return cat("this ", dir.path, " is enough as it is, with ", bytes_text(dir.free_bytes),
              " free\n");

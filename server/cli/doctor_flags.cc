@@ -49,11 +49,10 @@ Status check_place_flags(const std::vector<Setting>& settings, DoctorFlags* flag
 
 std::string default_ranks_line(const DoctorFlags& flags) {
   if (!flags.ranks_by_default) return "";
-  // NCCL's bytes may be asked for another engine.
-  return cat(
-      kDoctorRanks, " ranks unless -tp says otherwise",
-      flags.nccl_version ? "" : cat(" (serve starts ", EngineFlags().tensor_parallel_size, ")"),
-      "\n");
+  // NCCL's bytes may be for another engine, and so may shoal-doctor, which comes without serve.
+  const bool serves = !flags.nccl_version && !flags.says_whose_ranks;
+  return cat(kDoctorRanks, " ranks unless -tp says otherwise",
+             serves ? cat(" (serve starts ", EngineFlags().tensor_parallel_size, ")") : "", "\n");
 }
 
 std::string clean_stale_command() {

@@ -29,7 +29,7 @@ struct ExitEntry {
 inline constexpr ExitEntry kExitEntries[] = {
     {0, "done"},
     {1,
-     "doctor: a slower transport would be used, or with --nccl-version nccl-shm does not fit; "
+     "doctor: a slower transport would be used, or nccl-shm does not fit (with --nccl-version); "
      "shmtest: at least one condition failed; generate --keep-going: at least one line failed"},
     {64, "wrong flag or request"},
     {65, "model damaged or unsupported"},

@@ -81,7 +81,12 @@ std::string document(const TransportReport& report, const SweepResult& swept) {
 /// What belongs below the verdict. starts: ranks run. memory: the line about what a server's would
 /// take.
 std::string below_verdict(const DoctorFlags& flags, bool starts, const std::string& memory) {
-  if (flags.serve.engine.model.empty()) return default_ranks_line(flags);
+  if (flags.serve.engine.model.empty()) {
+    return cat(default_ranks_line(flags),
+               flags.says_whose_ranks ? "this says nothing about another engine: for that take "
+                                        "--nccl-version V, or shmtest --min-size -- COMMAND\n"
+                                      : "");
+  }
   if (!starts) return "";
   return cat("shoal serve would start here, if its ports are free\n", memory, "\n");
 }

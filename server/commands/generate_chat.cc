@@ -158,7 +158,8 @@ Staged<int> generate_chat(GenerateFlags flags) {
   turns[0].request = flags.request;
   const std::string sampling =
       sampling_of_model(model.generation, turns, flags.engine.seed.value_or(0));
-  if (!sampling.empty()) say_aside("generate", sampling);
+  // Whoever compares answers needs it in a pipe too.
+  if (!sampling.empty()) say_done("generate", sampling);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
       scheduling_of(flags.scheduling));

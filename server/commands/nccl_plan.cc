@@ -288,8 +288,8 @@ std::string peers_note(const Plan& plan) {
   const NcclUserSetting* const theirs = plan.context.user.find(kPeersOff);
   if (theirs == nullptr || theirs->value == "1" || !plan.settings.ok()) return "";
   return cat("note: ", theirs->name, "=", theirs->value, " of ", theirs->source,
-             ": Shoal's own ranks need it unset or 1 for ", kDecides,
-             "; another engine uses P2P where its GPUs can, and takes no more then\n");
+             ": Shoal's own ranks need it unset or 1 for every transport but ", kPeers,
+             "; another engine uses P2P where its GPUs can, and needs no more of /dev/shm then\n");
 }
 
 /// What to choose where several sizes and settings follow, each for another transport.

@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 namespace shoal::shmtest {
@@ -14,25 +15,17 @@ constexpr const char* kLimits[] = {"max_user_namespaces", "max_mnt_namespaces",
                                    "max_pid_namespaces"};
 constexpr int64_t kEnough = 65536;
 
-/// -1 if it cannot be read.
-int64_t limit_here(const char* name) {
-  std::ifstream file(cat("/proc/sys/user/", name));
-  int64_t most = 0;
-  return file >> most ? most : -1;
-}
-
 /// Raises the limit that was reached, and those behind it that are 0. Others stay as they are, and
 /// none becomes lower. Empty if none of them can be raised here.
 std::string raise_limits(const std::string& reached) {
   std::string settings;
   bool met = false;
   for (const char* name : kLimits) {
-    const int64_t most = limit_here(name);
+    const std::optional<int64_t> most = namespace_limit(name);
     const bool is_reached = reached == name;
     met = met || is_reached;
-    // A new user namespace has no limit of its own, so that one around it was reached.
-    if (!met || most > INT_MAX / 2 || (most != 0 && !is_reached)) continue;
-    settings += cat(" user.", name, "=", std::max(kEnough, 2 * most));
+    if (!met || !most || (*most != 0 && !is_reached)) continue;
+    settings += cat(" user.", name, "=", std::max(kEnough, 2 * *most));
   }
   return settings.empty() ? "" : cat("\n  raise the limit: sysctl -w", settings);
 }
@@ -46,18 +39,30 @@ constexpr const char* kInDocker =
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
     "--security-opt systempaths=unconfined";
 
+/// Root needs no user namespace, but the others all the same, of which there may be no more then.
+std::string remedies_of(const std::string& reached) {
+  if (reached.empty())
+    return cat("; one of these allows them:", kBeRoot, kAllowUserNamespaces, kInDocker);
+  const std::string raise = raise_limits(reached);
+  if (reached == kLimits[0])
+    return cat(":", raise, raise.empty() ? "" : "\notherwise:", kBeRoot, kInDocker);
+  return raise.empty() ? "; a container around this one has to allow more" : cat(":", raise);
+}
+
 }  // namespace
 
+std::optional<int64_t> namespace_limit(const char* name) {
+  std::ifstream file(cat("/proc/sys/user/", name));
+  int64_t most = 0;
+  return file >> most && most <= INT_MAX / 2 ? std::optional(most) : std::nullopt;
+}
+
 Status why_forbidden(const Outcome& outcome) {
-  const std::string raise = raise_limits(outcome.reached);
   return Status::error(
       Code::kUnavailable,
       cat("cannot ", outcome.detail,
           "; shmtest needs mount and process namespaces (--matrix host alone does not)",
-          outcome.reached.empty()
-              ? cat("; one of these allows them:", kBeRoot, kAllowUserNamespaces)
-              : cat(":", raise, raise.empty() ? "" : "\notherwise:", kBeRoot),
-          kInDocker));
+          remedies_of(outcome.reached)));
 }
 
 }  // namespace shoal::shmtest

@@ -187,8 +187,8 @@ std::string no_use_text(const RunResult& run) {
       std::any_of(outcomes.begin(), outcomes.end(), took_some))
     return "";
   return cat(
-      "No use of /dev/shm was seen in any condition: either the command needs none, or its "
-      "use was too short to be looked at (every ",
+      "No use of /dev/shm was seen in any condition: the command needs none, or found none that it "
+      "could use, or its use was too short to be looked at (every ",
       kSampleInterval.count(), " ms).\n");
 }
 
@@ -213,7 +213,7 @@ std::string junit_case(const Outcome& outcome, const std::string& class_name,
     text += cat("<skipped message=\"", xml_escape(outcome.reason()), "\"/>");
   } else if (!outcome.passed()) {
     text += cat("<failure type=\"", end_name(outcome.end), "\" message=\"",
-                xml_escape(outcome.reason()), "\">", xml_escape(failure_text(outcome)),
+                xml_escape(reason_text(outcome)), "\">", xml_escape(failure_text(outcome)),
                 sigbus_text({outcome}, kSearchSize), more, "</failure>");
   }
   if (!outcome.output_tail.empty())

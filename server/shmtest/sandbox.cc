@@ -15,6 +15,7 @@
 
 #include "runtime/base/fd.h"
 #include "server/shmtest/dev_shm.h"
+#include "server/shmtest/forbidden.h"
 #include "server/shmtest/init.h"
 #include "server/shmtest/memory_cgroup.h"
 #include "server/shmtest/os_failure.h"
@@ -24,26 +25,17 @@
 namespace shoal::shmtest {
 namespace {
 
-constexpr int64_t kUnknown = -1;
-
-/// The sysctl user.LIMIT: how many namespaces there may be, in the user namespace of this process.
-int64_t most_of(const char* limit) {
-  std::ifstream file(cat("/proc/sys/user/", limit));
-  int64_t most = 0;
-  return file >> most ? most : kUnknown;
-}
-
-/// The error for a namespace of that kind that cannot be made. ENOSPC is about user.LIMIT here, and
-/// not about /dev/shm; `reached` becomes its name then. most: that limit, before a user namespace
-/// was entered, which has a limit of its own.
-Status not_made(const char* kind, const char* limit, int64_t most, const char*& reached) {
+/// The error for a namespace of that kind that cannot be made. ENOSPC is about the sysctl
+/// user.LIMIT here, and not about /dev/shm; `reached` becomes its name then.
+Status not_made(const char* kind, const char* limit, const char*& reached) {
   const int error = errno;
   const std::string what = cat("make a ", kind, " namespace");
   if (error != ENOSPC) return Status::error(Code::kPermissionDenied, what, error);
   reached = limit;
-  const std::string how = most == 0          ? cat(" is 0: ", kind, " namespaces are switched off")
-                          : most == kUnknown ? " is 0 or used up"
-                                             : " is used up";
+  const std::optional<int64_t> most = namespace_limit(limit);
+  const std::string how = !most        ? " is 0 or used up"
+                          : *most == 0 ? cat(" is 0: ", kind, " namespaces are switched off")
+                                       : " is used up";
   return Status::error(Code::kResourceExhausted, cat(what, ": user.", limit, how));
 }
 
@@ -59,8 +51,7 @@ Status write_file(const char* path, const std::string& text) {
 Status enter_user_namespace(const char*& reached) {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
-  if (::unshare(CLONE_NEWUSER) != 0)
-    return not_made("user", "max_user_namespaces", most_of("max_user_namespaces"), reached);
+  if (::unshare(CLONE_NEWUSER) != 0) return not_made("user", "max_user_namespaces", reached);
   (void)write_file("/proc/self/setgroups",
                    // Old kernels lack this file and do not require it.
                    "deny");
@@ -72,17 +63,14 @@ Status enter_user_namespace(const char*& reached) {
 /// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be; `reached` is
 /// the limit then.
 Status enter_namespaces(const char*& reached) {
-  const int64_t mounts = most_of("max_mnt_namespaces"), processes = most_of("max_pid_namespaces");
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces", mounts, reached);
+    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces", reached);
     SHOAL_RETURN_IF_ERROR(enter_user_namespace(reached));
-    if (::unshare(CLONE_NEWNS) != 0)
-      return not_made("mount", "max_mnt_namespaces", mounts, reached);
+    if (::unshare(CLONE_NEWNS) != 0) return not_made("mount", "max_mnt_namespaces", reached);
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return failed("make mounts private", Code::kPermissionDenied);
-  if (::unshare(CLONE_NEWPID) != 0)
-    return not_made("process", "max_pid_namespaces", processes, reached);
+  if (::unshare(CLONE_NEWPID) != 0) return not_made("process", "max_pid_namespaces", reached);
   return {};
 }
 
@@ -107,7 +95,7 @@ bool sandbox_works() {
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
   const char* reached = nullptr;
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
-    return not_made("network", "max_net_namespaces", kUnknown, reached);
+    return not_made("network", "max_net_namespaces", reached);
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }

@@ -16,6 +16,8 @@ INTERRUPTED = 130
 
 class ChatCase(harness.TestCase):
     SAMPLING = ("--max-tokens", 12, "--seed", 7)
+    SAMPLED = ("shoal generate: sampling from generation_config.json: temperature 0.7, top-p 0.95; seed {}; "
+               "--temperature 0 takes the most likely token\n")
     CUT_OFF = "shoal generate: finish reason length: the answer stopped at --max-tokens 12\n"
     ENDLESS = ("--ignore-eos", "--max-tokens", 400, "--max-restarts", 0, "--step-timeout", 3600)
 
@@ -48,12 +50,12 @@ class Answers(ChatCase):
         second = self.answer("In the beginning", first, "And then?")
         for flags in ((), ("-tp", 2)):
             self.assertEqual(self.chat("In the beginning\n\n \nAnd then?", *self.SAMPLING, *flags),
-                             (0, f"{first}\n{second}\n", 2 * self.CUT_OFF))
+                             (0, f"{first}\n{second}\n", self.SAMPLED.format(7) + 2 * self.CUT_OFF))
         # A file can begin the conversation; its last question is answered first.
         path = self.messages("In the beginning")
         self.assertEqual(self.chat("And then?\r\n", "--messages", path, *self.SAMPLING),
-                         (0, f"{first}\n{second}\n", 2 * self.CUT_OFF))
-        self.assertEqual(self.chat(""), (0, "", ""))
+                         (0, f"{first}\n{second}\n", self.SAMPLED.format(7) + 2 * self.CUT_OFF))
+        self.assertEqual(self.chat(""), (0, "", self.SAMPLED.format(0)))
 
     def test_an_error_leaves_the_conversation_as_it_was(self):
         first = self.answer("In the beginning")
@@ -61,7 +63,8 @@ class Answers(ChatCase):
         code, out, err = self.chat(f"In the beginning\n{'far too long ' * 2000}\nAnd then?\n",
                                    *self.SAMPLING)
         self.assertEqual((code, out), (USAGE, f"{first}\n{second}\n"))
-        self.assertRegex(err, rf"\A{self.CUT_OFF}shoal: error: the prompt has.*\n{self.CUT_OFF}\Z")
+        self.assertRegex(err, rf"\A{self.SAMPLED.format(7)}{self.CUT_OFF}shoal: error: the prompt has.*\n"
+                              rf"{self.CUT_OFF}\Z")
 
     def test_the_flags_about_the_template_count(self):
         own = self.folder / "own.jinja"
@@ -105,7 +108,7 @@ class Ends(ChatCase):
             self.assertTrue(out.endswith(b"\n"), out)
             come = len(begun + out) - 1
             self.assertRegex(err.decode(),
-                             rf"\Ashoal: interrupted after {come} bytes? of the answer\n\Z")
+                             rf"\A{self.SAMPLED.format(0)}shoal: interrupted after {come} bytes? of the answer\n\Z")
 
     def test_a_signal_ends_it_also_if_nobody_reads_its_answer(self):
         reader, writer = os.pipe()

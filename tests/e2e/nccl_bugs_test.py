@@ -97,8 +97,8 @@ class Settings(harness.TestCase):
             out = inside("size=64m", doctor("--nccl-version", "2.27")).stdout
             small = inside("size=1m", doctor("--nccl-version", "2.27") + " || echo =$?").stdout
         self.assertRegex(out, r"\AOK: 2 ranks of NCCL .*\nnote: NCCL_P2P_DISABLE=0 of the environment: "
-                              r"Shoal's own ranks need it unset or 1 for nccl-shm; another engine uses "
-                              r"P2P where its GPUs can, and takes no more then\n")
+                              r"Shoal's own ranks need it unset or 1 for every transport but nccl-p2p; another engine uses "
+                              r"P2P where its GPUs can, and needs no more of /dev/shm then\n")
         self.assertRegex(small, r"(?s)\ANO: 2 ranks of NCCL [^\n]* do not fit .*\nnote: .*\n=1\n\Z")
 
 

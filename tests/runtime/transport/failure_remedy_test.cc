@@ -40,8 +40,8 @@ TEST(FailureRemedy, GivesAContainerItsGpus) {
     EXPECT_EQ(list[0].kind, "docker");
     EXPECT_EQ(
         list[0].title,
-        "first install driver 580.65.06 or newer on the host, and NVIDIA's container toolkit; "
-        "the container has no GPU, and 2 ranks need 2 GPUs: give it GPUs");
+        "the container has no GPU, and 2 ranks need 2 GPUs: give it GPUs, once the host has driver "
+        "580.65.06 or newer and NVIDIA's container toolkit");
     EXPECT_EQ(list[0].text, command);
   }
   facts.container = "kubernetes";

@@ -83,8 +83,8 @@ TEST(ShmtestRowsTest, ALookThatNobodyTookIsNoFigure) {
 
 TEST(ShmtestRowsTest, AGreenTableSaysIfNoUseWasSeen) {
   const std::string none =
-      " 0 failed, 0 skipped\nNo use of /dev/shm was seen in any condition: either the command needs "
-      "none, or its use was too short to be looked at (every 10 ms).\n";
+      " 0 failed, 0 skipped\nNo use of /dev/shm was seen in any condition: the command needs none, or "
+      "found none that it could use, or its use was too short to be looked at (every 10 ms).\n";
   Outcome brief = exited_with(0), looked = brief, took = brief, leaves = brief, bus = brief;
   looked.peak_bytes = 0;
   took.peak_bytes = 4096;
