@@ -13,9 +13,15 @@ std::string names(const std::vector<std::string>& rungs) {
   return text;
 }
 
+using Settings = std::vector<std::string>;  // NAME=VALUE
+
 /// "move to 2.29.3, or set NAME=0", or what else does where there is no version to move to.
-std::string cure(const NcclBug& bug) {
+/// settings: those that were recommended already.
+std::string cure(const NcclBug& bug, const Settings& settings = {}) {
   const bool repaired = bug.first_good != 0;
+  if (std::find(settings.begin(), settings.end(), bug.avoid) != settings.end())
+    return cat(bug.avoid, " above avoids it",
+               repaired ? cat("; ", nccl_version_text(bug.first_good), " repairs it") : "");
   const std::string move = repaired ? cat("move to ", nccl_version_text(bug.first_good))
                                     : "no version without it is known";
   return *bug.avoid == 0 ? move : cat(move, repaired ? ", or set " : ": set ", bug.avoid);
@@ -29,14 +35,15 @@ std::string for_shoal(const NcclBugNotice& notice) {
 
 /// What the table says of the version to move to as a whole. What a single bug says of one may lead
 /// to the next bug.
-std::string move_text(int version) {
+std::string move_text(int version, const Settings& settings) {
   const int good = nccl_version_to_move_to(version);
   if (good == version) return "";
   std::string later;
   for (const NcclBug* bug : nccl_bugs_of(good)) {
     if (!bug->has(version))
-      later += cat("      ", nccl_bug_versions(*bug), ": ", bug->what, "\n          ", cure(*bug),
-                   "\n          only if ", text_of(bug->condition).only_if, "\n");
+      later +=
+          cat("      ", nccl_bug_versions(*bug), ": ", bug->what, "\n          ",
+              cure(*bug, settings), "\n          only if ", text_of(bug->condition).only_if, "\n");
   }
   return cat("  move to ", nccl_version_text(good),
              ": it repairs every bug above that has a repair",
@@ -92,17 +99,18 @@ Json to_json(const std::vector<NcclBugNotice>& notices) {
   return list;
 }
 
-std::string to_text(int version, const std::vector<NcclBugNotice>& notices) {
+std::string to_text(int version, const std::vector<NcclBugNotice>& notices,
+                    const std::vector<std::string>& settings) {
   if (notices.empty()) return "";
   std::string text = cat("known bugs of NCCL ", nccl_version_text(version), ":\n");
   for (const NcclBugNotice& notice : notices) {
     const NcclBug& bug = *notice.bug;
     const NcclBugConditionText& condition = text_of(bug.condition);
-    text += cat("  ", nccl_bug_versions(bug), ": ", bug.what, "\n      ", cure(bug),
+    text += cat("  ", nccl_bug_versions(bug), ": ", bug.what, "\n      ", cure(bug, settings),
                 "\n      only if ", condition.only_if, "\n      for ", condition.engines, "; ",
                 for_shoal(notice), " (", bug.source, ")\n");
   }
-  return text + move_text(version);
+  return text + move_text(version, settings);
 }
 
 std::vector<std::string> nccl_bug_warnings(const std::vector<NcclUse>& uses,

@@ -24,8 +24,10 @@ std::vector<NcclBugNotice> nccl_bug_notices(const std::vector<NcclUse>& uses);
 /// A list of what docs/json.md describes as known_bugs.
 Json to_json(const std::vector<NcclBugNotice>& notices);
 
-/// Lines for people. Empty if there are no notices.
-std::string to_text(int version, const std::vector<NcclBugNotice>& notices);
+/// Lines for people. Empty if there are no notices. settings: NAME=VALUE that the reader was told
+/// to set; a bug that one of them avoids says so, and asks for no more.
+std::string to_text(int version, const std::vector<NcclBugNotice>& notices,
+                    const std::vector<std::string>& settings = {});
 
 /// One line for the log for each bug that ranks on this rung can meet, with the version to move to.
 std::vector<std::string> nccl_bug_warnings(const std::vector<NcclUse>& uses,

@@ -313,22 +313,29 @@ std::string in_shell(const std::string& setting) {
   return text + "'";
 }
 
+/// The transport whose settings are printed to be pasted; nullptr: there is none.
+const Line* exported(const Plan& plan) {
+  if (!plan.settings.ok()) return nullptr;
+  const char* const rung = fits_only_lean(plan) ? kLean : kDecides;
+  for (const Line& line : plan.lines)
+    if (line.need.rung == rung) return &line;
+  return nullptr;
+}
+
 /// The settings under which the figures of one transport hold, as lines to copy. Another engine
 /// needs them in its environment, because it does not set them by itself.
 std::string exports_text(const Plan& plan) {
-  std::string text;
-  const char* const rung = fits_only_lean(plan) ? kLean : kDecides;
-  for (const Line& line : plan.lines) {
-    if (line.need.rung != rung) continue;
-    text += cat("the figures of ", rung,
-                " hold with these settings, for any engine; --json has those ", "of the others:\n");
-    for (const std::string& setting : line.settings) {
-      if (setting == cat(kPeersOff, "=1"))
-        text +=
-            "  # only if these GPUs cannot reach each other's memory: it turns P2P (NVLink) off\n";
-      if (setting == "NCCL_SOCKET_IFNAME==lo") text += "  # \"=lo\" means exactly lo\n";
-      text += cat("  export ", in_shell(setting), "\n");
-    }
+  const Line* const line = exported(plan);
+  if (line == nullptr) return "";
+  std::string text =
+      cat("the figures of ", line->need.rung,
+          " hold with these settings, for any engine; --json has those ", "of the others:\n");
+  for (const std::string& setting : line->settings) {
+    if (setting == cat(kPeersOff, "=1"))
+      text +=
+          "  # only if these GPUs cannot reach each other's memory: it turns P2P (NVLink) off\n";
+    if (setting == "NCCL_SOCKET_IFNAME==lo") text += "  # \"=lo\" means exactly lo\n";
+    text += cat("  export ", in_shell(setting), "\n");
   }
   return text;
 }
@@ -363,9 +370,10 @@ std::string plan_text(const Plan& plan, const std::string& default_ranks, bool c
   Told told = {reason_text(plan.settings)};
   for (const Line& line : plan.lines) text += line_text(line, plan.context.communicators, &told);
   text += to_text(plan.size, group_text(plan.context.world_size, plan.context.communicators));
-  if (plan.settings.ok()) text += exports_text(plan);
-  text += to_text(plan.remedies);
-  return text + to_text(plan.context.facts.gpu.nccl_version, plan.bugs);
+  text += exports_text(plan) + to_text(plan.remedies);
+  const Line* const line = exported(plan);
+  return text + to_text(plan.context.facts.gpu.nccl_version, plan.bugs,
+                        line == nullptr ? std::vector<std::string>() : line->settings);
 }
 
 }  // namespace

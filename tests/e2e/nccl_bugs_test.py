@@ -50,8 +50,8 @@ class ForOtherEngines(harness.TestCase):
         self.assertEqual((bug["first_bad"], bug["first_good"], bug["condition"], bug["avoid"]),
                          ("2.29.2", None, "nvls", "NCCL_NVLS_ENABLE=0"))
         self.assertRegex(text("--nccl-version", "2.32.3"),
-                         r"\n  from 2\.29\.2 on: init fails with .*\n      no version without it is "
-                         r"known: set NCCL_NVLS_ENABLE=0\n")
+                         r"\n  from 2\.29\.2 on: init fails with .*\n      NCCL_NVLS_ENABLE=0 above "
+                         r"avoids it\n")
 
     def test_each_comes_with_its_condition_and_the_engines(self):
         [bug] = [bug for bug in documents("--nccl-version", "2.25.1")["known_bugs"]

@@ -101,6 +101,12 @@ TEST(NcclBugReport, TextForPeople) {
                            "move to 2.26.3, or set NCCL_CUMEM_HOST_ENABLE=0\n",
                            "every engine; not Shoal's ranks (release notes 2.26.2"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const std::string set =
+      to_text(22501, nccl_bug_notices(22501, {}), {"NCCL_ALGO=Ring", "NCCL_CUMEM_HOST_ENABLE=0"});
+  EXPECT_NE(set.find("\n      NCCL_CUMEM_HOST_ENABLE=0 above avoids it; 2.26.3 repairs it\n"),
+            std::string::npos)
+      << set;
+  EXPECT_EQ(set.find("or set NCCL_CUMEM_HOST_ENABLE=0"), std::string::npos) << set;
   const std::string newest = to_text(23203, nccl_bug_notices(23203, {}));
   EXPECT_NE(newest.find("no version without it is known: set NCCL_CUMEM_HOST_ENABLE=0"),
             std::string::npos)
