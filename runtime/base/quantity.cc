@@ -28,8 +28,7 @@ std::string bytes_text(int64_t bytes) {
 
 std::string rounded_bytes_text(int64_t bytes) {
   if (bytes < 64 * kKiB) return "";
-  if (const int64_t kibibytes = (bytes + kKiB / 2) / kKiB; kibibytes < 1024)
-    return cat(kibibytes, " KiB");
+  if (bytes < 1024 * kKiB - kKiB / 2) return cat((bytes + kKiB / 2) / kKiB, " KiB");
   const bool large = bytes >= 10 * kGiB;
   char text[64];
   std::snprintf(text, sizeof text, "%.1f %s",

@@ -222,7 +222,10 @@ TEST_F(GrpcControl, AProbeWaitsForNoOtherRequest) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
     readers.push_back(inference_->Generate(contexts.back().get(), text_request("a", 100)));
   }
-  ASSERT_TRUE(eventually([&] { return loop_->load().waiting == 39; }));
+  ASSERT_TRUE(eventually([&] {
+    const EngineLoad load = loop_->load();
+    return load.running == 1 && load.waiting == 39;  // all have arrived
+  }));
   std::thread one_step([&] { workers_.allow_one_step(); });
   EXPECT_EQ(health(true).state(), wire::HEALTH_STATE_READY) << "a step has ended";
   one_step.join();
