@@ -82,7 +82,7 @@ READY = (r"(?m)^READY grpc=\S+ http=\S+ model=\S+ tp=2 transport=\S+ kernels=\S+
 WALKS = {
     "developer": [
         Step("shoal", 64),
-        Step("shoal --help", says=r"with\s+--nccl-version\s+nccl-shm\s+does\s+not\s+fit"),
+        Step("shoal --help", says=r"nccl-shm\s+does\s+not\s+fit\s+\(with\s+--nccl-version\)"),
         Step("shoal serve --help", says=r"(?s)Usage: .*Examples:.*Flags below: Model, Server, HTTP, "
              r".*A value in parentheses, such as \(64\), is the default\.\n\nModel:"
              r".*\bup\s+to\s+that\s+longer\s+one\b.*\bwhile\s+a\s+rank\s+is\s+busy\s+with\s+one\s+long\s+"),
