@@ -26,7 +26,6 @@ struct Log {
   std::string host;
   std::mutex mutex;
   std::string last_error;
-  std::string last_error_given;  // the text that the last caller of last_error received
 };
 
 thread_local int log_device = 0;
@@ -156,10 +155,11 @@ void say_version() {
 }
 
 const char* last_error() {
+  thread_local std::string given;
   Log& log = the_log();
   const std::lock_guard<std::mutex> lock(log.mutex);
-  log.last_error_given = log.last_error;
-  return log.last_error_given.c_str();
+  given = log.last_error;
+  return given.c_str();
 }
 
 }  // namespace fake_nccl

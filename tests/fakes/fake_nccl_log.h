@@ -26,7 +26,8 @@ __attribute__((format(printf, 2, 3))) void warn(const char* where, const char* f
 /// Logs the line with the version, once per process.
 void say_version();
 
-/// The text of the last warning, which stays valid until the process ends.
+/// The text of the last warning of any thread. It belongs to the calling thread, and is valid until
+/// that asks again or ends. The real library returns a buffer that all threads share.
 const char* last_error();
 
 }  // namespace fake_nccl

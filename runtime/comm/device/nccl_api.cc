@@ -1,5 +1,6 @@
 #include "runtime/comm/device/nccl_api.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <memory>
@@ -89,7 +90,10 @@ std::string NcclCall::text() const {
 
 std::string nccl_last_words(const NcclApi& api) {
   const char* words = api.get_last_error(nullptr);  // nullptr: the last error of any thread
-  return words == nullptr ? "" : words;
+  std::string copy = words == nullptr ? "" : words;
+  // Another thread of NCCL may have written a shorter text while this one was copied.
+  copy.resize(std::min(copy.size(), copy.find('\0')));
+  return copy;
 }
 
 Status nccl_failure(const NcclApi& api, NcclResult result, const NcclCall& call) {

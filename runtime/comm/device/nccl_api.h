@@ -94,7 +94,8 @@ struct NcclCall {
   std::string text() const;
 };
 
-/// The last error message of any thread of NCCL, or "".
+/// The last error message of any thread of NCCL, or "". NCCL's threads share the buffer that it is
+/// copied from, so it may be a mixture of two messages while they fail.
 std::string nccl_last_words(const NcclApi& api);
 
 /// The error of a call that returned `result`, with NCCL's last words. RESOURCE_EXHAUSTED, blamed
