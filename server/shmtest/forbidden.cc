@@ -10,22 +10,17 @@
 namespace shoal::shmtest {
 namespace {
 
-/// How many namespaces of each kind there may be, in the order in which they are made.
-constexpr const char* kLimits[] = {"max_user_namespaces", "max_mnt_namespaces",
-                                   "max_pid_namespaces"};
 constexpr int64_t kEnough = 65536;
 
 /// Raises the limit that was reached, and those behind it that are 0. Others stay as they are, and
 /// none becomes lower. Empty if none of them can be raised here.
-std::string raise_limits(const std::string& reached) {
+std::string raise_limits(NamespaceKind reached) {
   std::string settings;
-  bool met = false;
-  for (const char* name : kLimits) {
-    const std::optional<int64_t> most = namespace_limit(name);
-    const bool is_reached = reached == name;
-    met = met || is_reached;
-    if (!met || !most || (*most != 0 && !is_reached)) continue;
-    settings += cat(" user.", name, "=", std::max(kEnough, 2 * *most));
+  for (const NamespaceKind kind :
+       {NamespaceKind::kUser, NamespaceKind::kMount, NamespaceKind::kProcess}) {
+    const std::optional<int64_t> most = namespace_limit(kind);
+    if (kind < reached || !most || (*most != 0 && kind != reached)) continue;
+    settings += cat(" ", limit_name(kind), "=", std::max(kEnough, 2 * *most));
   }
   return settings.empty() ? "" : cat("\n  raise the limit: sysctl -w", settings);
 }
@@ -40,19 +35,25 @@ constexpr const char* kInDocker =
     "--security-opt systempaths=unconfined";
 
 /// Root needs no user namespace, but the others all the same, of which there may be no more then.
-std::string remedies_of(const std::string& reached) {
-  if (reached.empty())
-    return cat("; one of these allows them:", kBeRoot, kAllowUserNamespaces, kInDocker);
-  const std::string raise = raise_limits(reached);
-  if (reached == kLimits[0])
+std::string remedies_of(std::optional<NamespaceKind> reached) {
+  if (!reached) return cat("; one of these allows them:", kBeRoot, kAllowUserNamespaces, kInDocker);
+  const std::string raise = raise_limits(*reached);
+  if (reached == NamespaceKind::kUser)
     return cat(":", raise, raise.empty() ? "" : "\notherwise:", kBeRoot, kInDocker);
   return raise.empty() ? "; a container around this one has to allow more" : cat(":", raise);
 }
 
 }  // namespace
 
-std::optional<int64_t> namespace_limit(const char* name) {
-  std::ifstream file(cat("/proc/sys/user/", name));
+std::string limit_name(NamespaceKind kind) {
+  constexpr const char* kShort[] = {"user", "mnt", "pid", "net"};
+  return cat("user.max_", kShort[static_cast<size_t>(kind)], "_namespaces");
+}
+
+std::optional<int64_t> namespace_limit(NamespaceKind kind) {
+  std::string path = cat("/proc/sys/", limit_name(kind));
+  path[path.find('.')] = '/';
+  std::ifstream file(path);
   int64_t most = 0;
   return file >> most && most <= INT_MAX / 2 ? std::optional(most) : std::nullopt;
 }

@@ -37,7 +37,7 @@ void end_with(Outcome& outcome, End end, std::string_view detail) {
 void apply_record(std::string_view key, std::string_view value, Outcome& outcome) {
   if (key == "forbidden") end_with(outcome, End::kForbidden, value);
   if (key == "in_place") outcome.in_place = true;
-  if (key == "reached") outcome.reached = std::string(value);
+  if (key == "reached") outcome.reached = static_cast<NamespaceKind>(number_of(value));
   if (key == "skip") end_with(outcome, End::kSkipped, value);
   if (key == "notstarted") end_with(outcome, End::kNotStarted, value);
   if (key == "exit")

@@ -39,6 +39,9 @@ enum class Trace {
   kComplete,  ///< it told of all
 };
 
+/// The kinds of namespaces that a condition may need, in the order in which they are made.
+enum class NamespaceKind { kUser, kMount, kProcess, kNetwork };
+
 /// What one run of the command in one condition showed.
 struct Outcome {
   std::string condition;
@@ -59,11 +62,11 @@ struct Outcome {
                                ///< killed
   std::string sigbus_process;  ///< "PID name" of the last such process; empty if not known
   std::string detail;          ///< for skipped, not started and forbidden; may be empty
-  std::string reached;         ///< forbidden, because there may be no more namespaces than this
-                               ///< sysctl below user. says; empty: for another reason
-  bool in_place = false;       ///< it ran without namespaces, so that its pids are those of shmtest
-  bool left_behind = false;    ///< a process hangs in the kernel, so that not even SIGKILL ended it
-  std::string never_came;      ///< why the condition never came about; empty if it did
+  /// Forbidden, because there may be no more namespaces of this kind. nullopt: for another reason.
+  std::optional<NamespaceKind> reached;
+  bool in_place = false;     ///< it ran without namespaces, so that its pids are those of shmtest
+  bool left_behind = false;  ///< a process hangs in the kernel, so that not even SIGKILL ended it
+  std::string never_came;    ///< why the condition never came about; empty if it did
   Accept accept = Accept::kSuccess;
   std::string output_tail;  ///< the last bytes of stdout and stderr together
 

@@ -25,18 +25,23 @@
 namespace shoal::shmtest {
 namespace {
 
-/// The error for a namespace of that kind that cannot be made. ENOSPC is about the sysctl
-/// user.LIMIT here, and not about /dev/shm; `reached` becomes its name then.
-Status not_made(const char* kind, const char* limit, const char*& reached) {
+/// The kind whose limit was reached, if one was.
+using Reached = std::optional<NamespaceKind>;
+
+/// The error for a namespace of that kind that cannot be made. ENOSPC is about the limit of their
+/// number here, and not about /dev/shm; `reached` becomes the kind then.
+Status not_made(NamespaceKind kind, Reached& reached) {
+  constexpr const char* kWords[] = {"user", "mount", "process", "network"};
   const int error = errno;
-  const std::string what = cat("make a ", kind, " namespace");
+  const char* const word = kWords[static_cast<size_t>(kind)];
+  const std::string what = cat("make a ", word, " namespace");
   if (error != ENOSPC) return Status::error(Code::kPermissionDenied, what, error);
-  reached = limit;
-  const std::optional<int64_t> most = namespace_limit(limit);
+  reached = kind;
+  const std::optional<int64_t> most = namespace_limit(kind);
   const std::string how = !most        ? " is 0 or used up"
-                          : *most == 0 ? cat(" is 0: ", kind, " namespaces are switched off")
+                          : *most == 0 ? cat(" is 0: ", word, " namespaces are switched off")
                                        : " is used up";
-  return Status::error(Code::kResourceExhausted, cat(what, ": user.", limit, how));
+  return Status::error(Code::kResourceExhausted, cat(what, ": ", limit_name(kind), how));
 }
 
 Status write_file(const char* path, const std::string& text) {
@@ -48,10 +53,10 @@ Status write_file(const char* path, const std::string& text) {
 
 /// Enters a user namespace that maps the user to the same ids, so that the command does not notice
 /// it.
-Status enter_user_namespace(const char*& reached) {
+Status enter_user_namespace(Reached& reached) {
   const uid_t user = ::geteuid();
   const gid_t group = ::getegid();
-  if (::unshare(CLONE_NEWUSER) != 0) return not_made("user", "max_user_namespaces", reached);
+  if (::unshare(CLONE_NEWUSER) != 0) return not_made(NamespaceKind::kUser, reached);
   (void)write_file("/proc/self/setgroups",
                    // Old kernels lack this file and do not require it.
                    "deny");
@@ -61,16 +66,16 @@ Status enter_user_namespace(const char*& reached) {
 
 /// Makes the namespaces that every condition needs. Errors, which rule out all conditions:
 /// PERMISSION_DENIED, and RESOURCE_EXHAUSTED if there are as many already as may be; `reached` is
-/// the limit then.
-Status enter_namespaces(const char*& reached) {
+/// that kind then.
+Status enter_namespaces(Reached& reached) {
   if (::unshare(CLONE_NEWNS) != 0) {
-    if (errno != EPERM) return not_made("mount", "max_mnt_namespaces", reached);
+    if (errno != EPERM) return not_made(NamespaceKind::kMount, reached);
     SHOAL_RETURN_IF_ERROR(enter_user_namespace(reached));
-    if (::unshare(CLONE_NEWNS) != 0) return not_made("mount", "max_mnt_namespaces", reached);
+    if (::unshare(CLONE_NEWNS) != 0) return not_made(NamespaceKind::kMount, reached);
   }
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     return failed("make mounts private", Code::kPermissionDenied);
-  if (::unshare(CLONE_NEWPID) != 0) return not_made("process", "max_pid_namespaces", reached);
+  if (::unshare(CLONE_NEWPID) != 0) return not_made(NamespaceKind::kProcess, reached);
   return {};
 }
 
@@ -78,7 +83,7 @@ Status enter_namespaces(const char*& reached) {
 bool sandbox_works() {
   const pid_t child = ::fork();
   if (child == 0) {
-    const char* reached = nullptr;
+    Reached reached;
     if (!enter_namespaces(reached).ok()) ::_exit(1);
     const pid_t init = ::fork();
     if (init == 0) ::_exit(mount_own_proc().ok() ? 0 : 1);
@@ -93,9 +98,9 @@ bool sandbox_works() {
 
 /// Makes what only this condition needs. An error rules out this condition alone.
 Status enter_condition(const Condition& condition, std::string& disk_folder, MemoryCgroup& cgroup) {
-  const char* reached = nullptr;
+  Reached reached;
   if (condition.private_network() && ::unshare(CLONE_NEWNET) != 0)
-    return not_made("network", "max_net_namespaces", reached);
+    return not_made(NamespaceKind::kNetwork, reached);
   if (condition.cgroup_bytes > 0) {
     SHOAL_ASSIGN_OR_RETURN(cgroup, MemoryCgroup::create(condition.cgroup_bytes));
   }
@@ -124,12 +129,12 @@ int run_keeper(const SandboxArgs& wanted) {
   ::setsid();
   SandboxArgs args = wanted;
   args.in_place = wanted.in_place && !sandbox_works();
-  const char* reached = nullptr;
+  Reached reached;
   if (args.in_place) {
     send_record(args.report, "in_place", "");
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   } else if (const Status status = enter_namespaces(reached); !status.ok()) {
-    if (reached != nullptr) send_record(args.report, "reached", reached);
+    if (reached) send_record(args.report, "reached", cat(static_cast<int>(*reached)));
     send_record(args.report, "forbidden", root_reason(status));
     return 1;
   }
