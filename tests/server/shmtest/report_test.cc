@@ -8,17 +8,10 @@
 #include "runtime/base/json.h"
 #include "server/shmtest/rows.h"
 #include "server/shmtest/xml.h"
+#include "tests/server/shmtest/outcomes.h"
 
 namespace shoal::shmtest {
 namespace {
-
-Outcome exited(int code) {
-  Outcome outcome;
-  outcome.condition = "4k";
-  outcome.end = End::kExited;
-  outcome.exit_code = code;
-  return outcome;
-}
 
 TEST(ShmtestReportTest, XmlEscapesMarkup) {
   EXPECT_EQ(xml_escape("a<b> & \"c\" 'd'"), "a&lt;b&gt; &amp; &quot;c&quot; &apos;d&apos;");

@@ -4,20 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "server/shmtest/report.h"
+#include "tests/server/shmtest/outcomes.h"
 
 namespace shoal::shmtest {
 namespace {
 
-Outcome exited_with(int code) {
-  Outcome outcome;
-  outcome.condition = "4k";
-  outcome.end = End::kExited;
-  outcome.exit_code = code;
-  return outcome;
-}
-
 TEST(ShmtestRowsTest, TheControlMustExitWith0EvenIfErrorsAreAccepted) {
-  Outcome control = exited_with(1);
+  Outcome control = exited(1);
   control.condition = "host";
   control.output_tail = "no room\n";
   const std::string must = "exit code 1; host must exit with 0 even with --accept error";
@@ -37,20 +30,19 @@ TEST(ShmtestRowsTest, TheControlMustExitWith0EvenIfErrorsAreAccepted) {
 }
 
 TEST(ShmtestRowsTest, LinesOfProgressAreAligned) {
-  const std::string ninth = progress_line(exited_with(0), 9, 11),
-                    tenth = progress_line(exited_with(0), 10, 11);
+  const std::string ninth = progress_line(exited(0), 9, 11),
+                    tenth = progress_line(exited(0), 10, 11);
   EXPECT_TRUE(ninth.starts_with("shmtest: [ 9/11] 4k ")) << ninth;
   EXPECT_TRUE(tenth.starts_with("shmtest: [10/11] 4k ")) << tenth;
   EXPECT_EQ(ninth.size(), tenth.size());
-  EXPECT_TRUE(progress_line(exited_with(0), 1, 3).starts_with("shmtest: [1/3] 4k "));
+  EXPECT_TRUE(progress_line(exited(0), 1, 3).starts_with("shmtest: [1/3] 4k "));
   // How many sizes a search tries is not known, and seldom more than 99.
-  EXPECT_EQ(progress_line(exited_with(0), 9, 0).size(),
-            progress_line(exited_with(0), 10, 0).size());
-  EXPECT_TRUE(progress_line(exited_with(0), 100, 0).starts_with("shmtest: [100] 4k "));
+  EXPECT_EQ(progress_line(exited(0), 9, 0).size(), progress_line(exited(0), 10, 0).size());
+  EXPECT_TRUE(progress_line(exited(0), 100, 0).starts_with("shmtest: [100] 4k "));
 }
 
 TEST(ShmtestRowsTest, ALookThatNobodyTookIsNoFigure) {
-  Outcome brief = exited_with(0), looked = exited_with(0), absent = exited_with(0);
+  Outcome brief = exited(0), looked = exited(0), absent = exited(0);
   looked.peak_bytes = 0;
   absent.end = End::kNotStarted;
   const auto row = [](const Outcome& outcome) {
@@ -85,7 +77,7 @@ TEST(ShmtestRowsTest, AGreenTableSaysIfNoUseWasSeen) {
   const std::string none =
       " 0 failed, 0 skipped\nNo use of /dev/shm was seen in any condition: the command needs none, or "
       "found none that it could use, or its use was too short to be looked at (every 10 ms).\n";
-  Outcome brief = exited_with(0), looked = brief, took = brief, leaves = brief, bus = brief;
+  Outcome brief = exited(0), looked = brief, took = brief, leaves = brief, bus = brief;
   looked.peak_bytes = 0;
   took.peak_bytes = 4096;
   leaves.left = {{"nccl-a", 0}};
@@ -96,7 +88,7 @@ TEST(ShmtestRowsTest, AGreenTableSaysIfNoUseWasSeen) {
   for (const RunResult& run : {RunResult{.outcomes = {brief, took}},
                                {.outcomes = {brief, leaves}},
                                {.outcomes = {brief, bus}},
-                               {.outcomes = {brief, exited_with(1)}},
+                               {.outcomes = {brief, exited(1)}},
                                {.outcomes = {brief}, .stopped_by = SIGINT}})
     EXPECT_EQ(table(run, run.outcomes.size()).find("No use"), std::string::npos);
 }
