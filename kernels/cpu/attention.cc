@@ -11,13 +11,14 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kTaskRows = 8, kTileRows = 8;
-/// Vectors of sums for each of so many rows: at most 16 in 32 registers.
+/// Vectors of sums of each row when this many rows are summed at once: at most 16 in all, of 32
+/// registers.
 constexpr int vecs_at_once(int rows) {
   return rows <= 4 ? 4 : 2;
 }
 #else
 constexpr int kTaskRows = 12, kTileRows = 6;
-/// At most 6, because a vector is two of AVX2's 16 registers and four of NEON's 32.
+/// The same, but at most 6, as a vector is two of AVX2's 16 registers and four of NEON's 32.
 constexpr int vecs_at_once(int rows) {
   return rows == 1 ? 4 : rows <= 3 ? 2 : 1;
 }
@@ -65,9 +66,9 @@ struct Chunk {
   const Element* next[kChunkBlocks] = {};  // of the next chunk; after the last one, the same tiles
 };
 
-/// Asks for so many elements. The processor's own prefetching ends where a tile does. So q.k asks
-/// for V of its chunk, and p.v for K of the next one, in step with what they read themselves. All
-/// at once would be more lines than a processor can wait for.
+/// Prefetches Count elements. The processor's own prefetching ends where a tile does. So q.k
+/// prefetches V of its chunk, and p.v K of the next one, in step with what they read. All at once
+/// would be more lines than a processor can wait for.
 template <int Count, typename Element>
 inline void prefetch(const Element* from) {
   constexpr int kLine = 64 / sizeof(Element);

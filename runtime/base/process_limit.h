@@ -39,8 +39,8 @@ Status reserve_address_space(int64_t bytes);
 /// out, otherwise UNAVAILABLE.
 Code descriptor_code(int error);
 
-/// "; a process may have only 16 open files (ulimit -n)" for such an error, or what else is known
-/// of it; empty: nothing.
+/// What is known of the cause of such an error, to be put behind it: "; a process may have only 16
+/// open files (ulimit -n)". Empty if nothing is known.
 std::string descriptor_hint(int error);
 
 }  // namespace shoal

@@ -7,8 +7,9 @@
 
 namespace shoal {
 
-/// What is said below an answer of so many tokens that its length has ended: which flag has set
-/// that length. whose: the owner of --max-model-len, if that is not this command.
+/// The line below an answer that ended because it became too long, with the flag that set the
+/// length. tokens: of the answer, or 0 if nobody has counted them. whose: whose --max-model-len
+/// that is, if not this command's, such as "the server's ".
 inline std::string length_text(std::optional<int64_t> max_tokens, int64_t tokens,
                                const char* whose = "") {
   if (tokens == 0) return "finish reason length";  // nobody has counted them
