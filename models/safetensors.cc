@@ -10,6 +10,7 @@
 #include "models/quantization.h"
 #include "runtime/base/json.h"
 #include "runtime/base/process_limit.h"
+#include "runtime/base/shell_word.h"
 
 namespace shoal {
 namespace {
@@ -99,13 +100,6 @@ bool fits(const std::vector<int64_t>& shape, const std::vector<int64_t>& wanted)
   return true;
 }
 
-/// As a shell reads it as one word.
-std::string in_shell(const std::string& path) {
-  std::string word = "'";
-  for (const char c : path) word += c == '\'' ? "'\\''" : std::string(1, c);
-  return word + "'";
-}
-
 /// The error of a directory without safetensors. A pickled model is there, but is not supported.
 Status no_safetensors(const std::string& dir) {
   const std::string what = cat("no ", kSingleFile, " and no ", kIndexFile, " in ", dir);
@@ -122,7 +116,7 @@ Status no_safetensors(const std::string& dir) {
           "convert it once:\n  python3 -m venv venv && venv/bin/pip install torch transformers && "
           "venv/bin/python -c 'import sys; from transformers import AutoModelForCausalLM as M; "
           "d = sys.argv[1]; M.from_pretrained(d, torch_dtype=\"auto\").save_pretrained(d)' ",
-          in_shell(dir)));
+          shell_word(dir)));
 }
 
 }  // namespace

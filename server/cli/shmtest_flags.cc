@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/shell_word.h"
 #include "runtime/base/text_values.h"
 #include "server/cli/flag_setters.h"
 #include "server/cli/shared_flags.h"
@@ -110,17 +110,6 @@ void add_control(ShmtestFlags& flags) {
   if (flags.host_added) matrix.insert(matrix.begin(), shmtest::parse_condition("host").value());
 }
 
-/// The word as a shell takes it. nullopt: a line of text cannot show it.
-std::optional<std::string> shell_word(const std::string& word) {
-  constexpr std::string_view kUnquoted =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+.,:/";
-  if (printable(word) != word) return std::nullopt;
-  if (!word.empty() && word.find_first_not_of(kUnquoted) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 /// What to type if the command begins with this word, which stands among `words` without a "--".
 std::string with_separator(const std::string& word, Words words) {
   constexpr size_t kMostBytes = 300;
@@ -132,9 +121,8 @@ std::string with_separator(const std::string& word, Words words) {
   if (!known || std::find(words.begin(), words.end(), "--") != words.end()) return form;
   std::string line = start;
   for (auto at = words.begin(); at != words.end(); ++at) {
-    const std::optional<std::string> shown_word = shell_word(*at);
-    if (!shown_word) return form;
-    line += cat(at == first ? " -- " : " ", *shown_word);
+    if (printable(*at) != *at) return form;  // a line of text cannot show it
+    line += cat(at == first ? " -- " : " ", shell_word(*at));
   }
   return line.size() <= kMostBytes ? line : form;
 }

@@ -7,6 +7,7 @@
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
 #include "runtime/base/quantity.h"
+#include "runtime/base/shell_word.h"
 #include "runtime/base/terminal.h"
 #include "runtime/comm/device/nccl_api.h"
 #include "runtime/transport/nccl_bug_report.h"
@@ -302,17 +303,6 @@ std::string choice_text(const Plan& plan) {
       " fits; the size for every transport below is larger, because nccl-socket takes more\n");
 }
 
-/// NAME=VALUE so that a shell reads it as it is. zsh for one expands a value that begins with "=".
-std::string in_shell(const std::string& setting) {
-  constexpr std::string_view kUnquoted =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+.,:/";
-  const size_t value = setting.find('=') + 1;
-  if (setting.find_first_not_of(kUnquoted, value) == std::string::npos) return setting;
-  std::string text = setting.substr(0, value) + "'";
-  for (const char c : setting.substr(value)) text += c == '\'' ? "'\\''" : std::string(1, c);
-  return text + "'";
-}
-
 /// The transport whose settings are printed to be pasted; nullptr: there is none.
 const Line* exported(const Plan& plan) {
   if (!plan.settings.ok()) return nullptr;
@@ -335,7 +325,8 @@ std::string exports_text(const Plan& plan) {
       text +=
           "  # only if these GPUs cannot reach each other's memory: it turns P2P (NVLink) off\n";
     if (setting == "NCCL_SOCKET_IFNAME==lo") text += "  # \"=lo\" means exactly lo\n";
-    text += cat("  export ", in_shell(setting), "\n");
+    const size_t value = setting.find('=') + 1;
+    text += cat("  export ", setting.substr(0, value), shell_word(setting.substr(value)), "\n");
   }
   return text;
 }
