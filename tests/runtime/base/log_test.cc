@@ -255,10 +255,14 @@ TEST(JsonEscapeTest, OnlyValidUtf8ComesThrough) {
   EXPECT_EQ(json_escape("\x7F"), "\x7F");
   EXPECT_EQ(json_escape("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F"),
             "\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x90\x9F");
+  const std::string edges =  // U+0080, U+0800, U+D7FF, U+E000, U+10000 and U+10FFFF
+      "\xC2\x80 \xE0\xA0\x80 \xED\x9F\xBF \xEE\x80\x80 \xF0\x90\x80\x80 \xF4\x8F\xBF\xBF";
+  EXPECT_EQ(json_escape(edges), edges);
   EXPECT_EQ(json_escape("\xC3"), bad);                                // it ends too early
   EXPECT_EQ(json_escape("\xE2\x82z"), bad + bad + "z");               // it breaks off
   EXPECT_EQ(json_escape("\xC1\x81"), bad + bad);                      // overlong
   EXPECT_EQ(json_escape("\xE0\x80\x80"), bad + bad + bad);            // overlong
+  EXPECT_EQ(json_escape("\xE0\x9F\xBF"), bad + bad + bad);            // overlong
   EXPECT_EQ(json_escape("\xED\xA0\x80"), bad + bad + bad);            // a surrogate
   EXPECT_EQ(json_escape("\xF0\x80\x80\x80"), bad + bad + bad + bad);  // overlong
   EXPECT_EQ(json_escape("\xF4\x90\x80\x80"), bad + bad + bad + bad);  // above U+10FFFF

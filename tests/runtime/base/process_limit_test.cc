@@ -24,5 +24,17 @@ TEST(ProcessLimit, AddressSpaceBeyondTheLimitIsRefusedWithTheLimit) {
             "(1024.0 MiB) (ulimit -v)");
 }
 
+TEST(ProcessLimit, AUserWithoutALimitHasThatOfTheContainer) {
+  const auto said_with = [](rlim_t most) {
+    return in_child([most]() -> std::string {
+      const struct rlimit limit { most, RLIM_INFINITY };
+      return ::setrlimit(RLIMIT_NPROC, &limit) == 0 ? process_limit() : "skip: setrlimit";
+    });
+  };
+  if (said_with(RLIM_INFINITY).starts_with("skip")) GTEST_SKIP() << "only root raises a limit";
+  EXPECT_EQ(said_with(RLIM_INFINITY), "; the container's limit of processes (pids) is reached");
+  EXPECT_TRUE(said_with(7).starts_with("; its user may have 7 ")) << said_with(7);
+}
+
 }  // namespace
 }  // namespace shoal

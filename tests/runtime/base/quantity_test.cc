@@ -40,6 +40,8 @@ TEST(Quantity, RoundSizesHoldTheBytes) {
 
 TEST(Quantity, AgesAreRounded) {
   EXPECT_EQ(age_text(5), "5 s");
+  EXPECT_EQ(age_text(119), "119 s");
+  EXPECT_EQ(age_text(120), "2 min");
   EXPECT_EQ(age_text(600), "10 min");
   EXPECT_EQ(age_text(7'200), "2 h");
   EXPECT_EQ(age_text(864'000), "10 days");

@@ -249,5 +249,24 @@ TEST(GenerationRequestTest, AnErrorHoldsItsField) {
       << "the same text as of ids, and another field";
 }
 
+TEST(GenerationRequestTest, TheMostBytesOfAnAnswerGrowWithItsTokensAndLogprobs) {
+  const ServedModel& model = test_model();
+  GenerationRequest request = with_ids();
+  const size_t of_all = most_answer_bytes(request, model);
+  request.max_tokens = model.max_model_len + 1;
+  EXPECT_EQ(most_answer_bytes(request, model), of_all) << "no answer is longer than the model's";
+  request.max_tokens = model.max_model_len / 10;
+  const size_t of_some = most_answer_bytes(request, model);
+  EXPECT_GT(of_some, 0U);
+  EXPECT_EQ(10 * of_some, of_all);
+  request.logprobs = 0;
+  const size_t with_its_own = most_answer_bytes(request, model);
+  EXPECT_GT(with_its_own, of_some);
+  request.logprobs = 3;
+  EXPECT_EQ(most_answer_bytes(request, model) - of_some, 4 * (with_its_own - of_some));
+  request.max_tokens = -1;
+  EXPECT_EQ(most_answer_bytes(request, model), 0U);
+}
+
 }  // namespace
 }  // namespace shoal
