@@ -21,7 +21,7 @@ void add_report_flags(FlagParser& parser, DoctorFlags* flags);
 void add_place_flags(FlagParser& parser, DoctorFlags* flags, LogOptions* log);
 /// Do the flags about what is printed go together? Error: INVALID_ARGUMENT.
 Status check_report_flags(const DoctorFlags& flags);
-/// Checks that the flags go together if there is no MODEL. settings: the flags that were given
+/// Checks flags of a doctor without MODEL for contradictions. settings: the flags that were given
 /// and their values. Error: INVALID_ARGUMENT.
 Status check_place_flags(const std::vector<Setting>& settings, DoctorFlags* flags);
 /// The line that says how many ranks there are by default; empty: the user has said how many.

@@ -12,8 +12,8 @@ namespace shoal::shmtest {
 /// "user.max_mnt_namespaces".
 std::string limit_name(NamespaceKind kind);
 
-/// Its value. nullopt: it cannot be read, or it is that of a new user namespace, which has no limit
-/// of its own, but is counted in those around it.
+/// Its value. nullopt: it cannot be read, or it is that of a new user namespace. That one has no
+/// limit of its own; its namespaces count against the limits of the user namespaces around it.
 std::optional<int64_t> namespace_limit(NamespaceKind kind);
 
 /// The error if no condition can run: the cause, and what can help against it, each on a line of
