@@ -97,17 +97,23 @@ class Admission(harness.TestCase):
 
     @contextlib.contextmanager
     def queue_that_stands_still(self, tokens: int):
-        """A third of 60 requests have ended, so that the server knows its rates, and others wait.
+        """Some of 60 requests have ended, so that the server knows its rates, and others wait.
 
-        Without a queue it would forget them. A test that was kept from running finds it empty when
-        it stops the rank, and tries again.
+        How fast the machine is does not matter, because a step has taken 3 s a few requests before:
+        whoever has 800 requests ahead waits for more than a minute. Without a queue the server
+        would forget its rates, and after many more requests that step. A test that was kept from
+        running may find that so when it stops the rank, and tries again.
         """
         calls = []
         while True:
             calls += [self.own.Generate(self.request(4, tokens)) for _ in range(60)]
-            list(calls[-41])
+            list(calls[-46])
             with self.step_that_takes_long():
-                if self.load().queued_requests > 2:  # two may still get into the next step
+                for _ in range(30):  # a machine that stands still does so in one of them
+                    time.sleep(0.1)
+            list(calls[-42])
+            with self.step_that_takes_long():
+                if self.load().queued_requests > 30:
                     yield calls
                     return
 
