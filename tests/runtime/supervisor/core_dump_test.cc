@@ -51,7 +51,8 @@ class CoreFiles {
   std::string why_;
 };
 
-/// Loses a rank that dumps core. *took_s: the seconds from its last step to the start of new ranks.
+/// Loses a rank that dumps core. *took_s: the seconds from its last step to the start of new ranks,
+/// unless its dump has ended by itself: the kernel ends one when the machine freezes the process.
 void check_a_dump(double* took_s) {
   Told told;
   Clock::time_point lost;
@@ -70,6 +71,7 @@ void check_a_dump(double* took_s) {
   const std::string log = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(step.ok()) << step.status().to_string();
   EXPECT_NE(step->lost.message().find("rank 1"), std::string::npos) << step->lost.to_string();
+  if (step->lost.message().ends_with("core dumped")) return;
   EXPECT_NE(step->lost.message().find("its core file took too long and was cut short"),
             std::string::npos)
       << step->lost.to_string();
@@ -89,7 +91,7 @@ TEST(CoreDump, OfARankIsADeathThatWaitsForNoEndOfIt) {
   if (!files.why().empty()) GTEST_SKIP() << files.why();
   // Its death shows within a second, and two more are for the file. A busy machine may be late.
   double took_s = kGuardSeconds;
-  for (int attempt = 0; attempt < 3 && took_s >= 3 && !HasFailure(); ++attempt)
+  for (int attempt = 0; attempt < 6 && took_s >= 3 && !HasFailure(); ++attempt)
     check_a_dump(&took_s);
   EXPECT_LT(took_s, 3);
 }
