@@ -31,7 +31,8 @@ TEST(ProcessLimit, AUserWithoutALimitHasThatOfTheContainer) {
       return ::setrlimit(RLIMIT_NPROC, &limit) == 0 ? process_limit() : "skip: setrlimit";
     });
   };
-  if (said_with(RLIM_INFINITY).starts_with("skip")) GTEST_SKIP() << "only root raises a limit";
+  if (said_with(RLIM_INFINITY).starts_with("skip"))
+    GTEST_SKIP() << "this user may not raise its limit of processes (CAP_SYS_RESOURCE)";
   EXPECT_EQ(said_with(RLIM_INFINITY), "; the container's limit of processes (pids) is reached");
   EXPECT_TRUE(said_with(7).starts_with("; its user may have 7 ")) << said_with(7);
 }
