@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <optional>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -13,11 +14,21 @@
 
 namespace shoal {
 
+namespace {
+
+/// What this process may use of the resource, in its unit. Empty: there is no such limit, or none
+/// is known. It allocates nothing.
+std::optional<rlim_t> limit_of(decltype(RLIMIT_AS) resource) {
+  struct rlimit limit;
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
+
+}  // namespace
+
 bool stack_is_refused() {
   constexpr size_t kUsualBytes = size_t{8} << 20;
-  struct rlimit limit;
-  const bool known = ::getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  const size_t bytes = known ? limit.rlim_cur : kUsualBytes;
+  const size_t bytes = limit_of(RLIMIT_STACK).value_or(kUsualBytes);
   void* const tried =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (tried == MAP_FAILED) return true;
@@ -38,24 +49,22 @@ const char* process_denial() {
 }
 
 std::string process_limit() {
-  struct rlimit limit;
   if (stack_is_refused()) {
-    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-      return "; memory for its stack was refused";
+    const std::optional<rlim_t> bytes = limit_of(RLIMIT_AS);
+    if (!bytes) return "; memory for its stack was refused";
     return cat("; memory for its stack was refused: a process may have ",
-               bytes_text(static_cast<int64_t>(limit.rlim_cur)), " of address space (ulimit -v)");
+               bytes_text(static_cast<int64_t>(*bytes)), " of address space (ulimit -v)");
   }
-  if (::getrlimit(RLIMIT_NPROC, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
-    return "; the container's limit of processes (pids) is reached";
-  return cat("; its user may have ", limit.rlim_cur,
+  const std::optional<rlim_t> processes = limit_of(RLIMIT_NPROC);
+  if (!processes) return "; the container's limit of processes (pids) is reached";
+  return cat("; its user may have ", *processes,
              " processes and threads (ulimit -u), and a container may limit them too (pids)");
 }
 
 std::string address_space_limit() {
-  struct rlimit limit = {};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return cat("; a process may have ", bytes_text(static_cast<int64_t>(limit.rlim_cur)),
-             " (ulimit -v)");
+  const std::optional<rlim_t> bytes = limit_of(RLIMIT_AS);
+  if (!bytes) return "";
+  return cat("; a process may have ", bytes_text(static_cast<int64_t>(*bytes)), " (ulimit -v)");
 }
 
 Status reserve_address_space(int64_t bytes) {
@@ -75,9 +84,9 @@ Code descriptor_code(int error) {
 }
 
 std::string descriptor_hint(int error) {
-  struct rlimit limit;
-  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
-    return cat("; a process may have only ", counted(limit.rlim_cur, "open file"), " (ulimit -n)");
+  const std::optional<rlim_t> files = limit_of(RLIMIT_NOFILE);
+  if (error == EMFILE && files)
+    return cat("; a process may have only ", counted(*files, "open file"), " (ulimit -n)");
   if (error == ENFILE) return "; the machine has no more descriptors (fs.file-max)";
   if (error == EPERM || error == EACCES || error == ENOSYS)
     return "; the kernel, or a filter of system calls (seccomp), refuses it";

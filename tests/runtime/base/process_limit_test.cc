@@ -24,6 +24,19 @@ TEST(ProcessLimit, AddressSpaceBeyondTheLimitIsRefusedWithTheLimit) {
             "(1024.0 MiB) (ulimit -v)");
 }
 
+TEST(ProcessLimit, ALimitThatDoesNotExistIsNotSaid) {
+  const std::string said = in_child([]() -> std::string {
+    struct rlimit limit;
+    if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_max != RLIM_INFINITY)
+      return "skip: this user's address space is limited";
+    limit.rlim_cur = RLIM_INFINITY;
+    if (::setrlimit(RLIMIT_AS, &limit) != 0) return "skip: setrlimit";
+    return "said:" + address_space_limit();
+  });
+  if (said.starts_with("skip")) GTEST_SKIP() << said;
+  EXPECT_EQ(said, "said:");
+}
+
 TEST(ProcessLimit, AUserWithoutALimitHasThatOfTheContainer) {
   const auto said_with = [](rlim_t most) {
     return in_child([most]() -> std::string {
