@@ -13,8 +13,9 @@ namespace shoal {
 namespace {
 
 int copies = 0;
+int pinned = 0;
 
-/// The stand-in's table, in which copies are counted.
+/// The stand-in's table, in which copies and allocations of pinned memory are counted.
 const ShoalCudaModule& counting_module() {
   static const ShoalCudaModule* const real = [] {
     const Result<const ShoalCudaModule*> loaded = load_cuda_module(SHOAL_EMULATED_MODULE);
@@ -25,6 +26,9 @@ const ShoalCudaModule& counting_module() {
     ShoalCudaModule table = *real;
     table.copy = [](void* to, const void* from, size_t bytes, void* stream) {
       return ++copies, real->copy(to, from, bytes, stream);
+    };
+    table.allocate_pinned = [](size_t bytes, void** memory) {
+      return ++pinned, real->allocate_pinned(bytes, memory);
     };
     return table;
   }();
@@ -86,6 +90,18 @@ TEST_F(CollectivesOfOne, OverACommunicatorForHostMemoryTheValuesTravelThroughThe
   ASSERT_TRUE(sum(**collective, own_, own_ + kCount).ok());
   EXPECT_EQ(values(own_ + kCount), (Values{1, -2, 3}));
   EXPECT_EQ(enqueued_, 2) << "to the host and back";
+}
+
+TEST_F(CollectivesOfOne, BuffersAreKeptForSumsThatAreNotLarger) {
+  const std::shared_ptr<Communicator> host = make_single_communicator();
+  const auto collective = open_host_collective(host, device_, {});
+  ASSERT_TRUE(collective.ok()) << collective.status().to_string();
+  pinned = 0;
+  ASSERT_TRUE(sum(**collective, own_, own_ + kCount).ok());
+  EXPECT_EQ(pinned, 2) << "what comes from the device and what goes back";
+  // The copy that a sum has enqueued may still read its buffer when the next sum begins.
+  ASSERT_TRUE(sum(**collective, own_, own_ + kCount).ok());
+  EXPECT_EQ(pinned, 2);
 }
 
 }  // namespace

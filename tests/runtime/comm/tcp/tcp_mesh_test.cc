@@ -1,7 +1,9 @@
 #include "runtime/comm/tcp/tcp_mesh.h"
 
 #include <arpa/inet.h>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -106,6 +108,23 @@ TEST(TcpMeshTest, MissingRanksAreNamedAtTheDeadline) {
                             .status();
   EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
   EXPECT_NE(status.to_string().find("rank 1, rank 2, rank 3"), std::string::npos)
+      << status.to_string();
+}
+
+TEST(TcpMeshTest, ALowerRankThatNeverAnswersIsNamedAtTheDeadline) {
+  auto made = make_tcp_listeners(2);
+  ASSERT_TRUE(made.ok());
+  auto joined = std::async(std::launch::async, [&] {
+    return connect_tcp_mesh({1, 2}, std::move(made->listeners[1]), made->ports, kKey,
+                            Deadline::after_ms(100))
+        .status();
+  });
+  // The kernel takes the connection, because rank 0's socket listens. Nobody reads from it.
+  EXPECT_EQ(joined.wait_for(std::chrono::milliseconds(kGuardMs)), std::future_status::ready);
+  made->listeners[0].reset();  // would end a handshake without a deadline
+  const Status status = joined.get();
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_NE(status.to_string().find("no answer from rank 0"), std::string::npos)
       << status.to_string();
 }
 
