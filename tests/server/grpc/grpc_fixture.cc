@@ -152,8 +152,9 @@ void GrpcFixture::make_ready() {
   limits.max_num_batched_tokens = 512;
   limits.kv_blocks = setup_.kv_blocks;
   limits.max_model_len = setup_.max_model_len;
-  loop_ = std::make_unique<InferenceLoop>(*model_, limits, workers_.function(),
-                                          Scheduling{.queue = setup_.queue});
+  loop_ =
+      std::make_unique<InferenceLoop>(*model_, limits, workers_.function(),
+                                      Scheduling{.policy = setup_.policy, .queue = setup_.queue});
   DeploymentInfo deployment;
   deployment.tensor_parallel_size = 2;
   deployment.kv_block_tokens = 16;

@@ -74,6 +74,7 @@ class GrpcFixture : public testing::Test {
     int32_t max_model_len = 256;
     int32_t max_num_seqs = 8;
     QueueLimits queue = {.requests = 72};
+    SchedulingPolicy policy = SchedulingPolicy::kFcfs;
     int slow_reader_ms = 30'000;
     bool ready = true;
     std::vector<GrpcFacade> facades = {};
