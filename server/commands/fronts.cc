@@ -155,8 +155,9 @@ Result<std::unique_ptr<Fronts>> Fronts::start(const ServeFlags& flags,
   SHOAL_ASSIGN_OR_RETURN(fronts->secrets_, SecretFiles::open(flags.access, flags.tls));
   Intake::Options intake_options;
   intake_options.budget_bytes = flags.request_memory;
-  const auto state = std::make_shared<ServingState>(served_names(flags, served_name));
-  const auto intake = std::make_shared<Intake>(intake_options);
+  const auto state =
+      std::make_shared<ServingState>(served_names(flags, served_name), metrics.book());
+  const auto intake = std::make_shared<Intake>(intake_options, state);
   const int64_t descriptors = raise_descriptor_limit();
   GrpcServerOptions grpc;
   grpc.host = flags.host;

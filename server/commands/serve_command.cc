@@ -330,7 +330,7 @@ Ending serve(ServeFlags flags, Observers& observers, Introduction introduce) {
   const Scheduling scheduling = scheduling_of(flags, plan);
   InferenceLoop loop(
       model, plan.model.limits, [&host](const StepPlan& step) { return host->step(step); },
-      scheduling, metrics.requests());
+      scheduling, metrics.book());
   const MeasuredEngine measured(
       metrics, {[&loop] { return loop.load(); }, [&host] { return host->ranks_state(); }});
   fronts.set_ready(&model, &loop, deployment_of(plan, scheduling, *host, std::move(fingerprint)));

@@ -10,8 +10,8 @@
 #include "server/facades/infer_dialect.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/wire_message.h"
+#include "server/intake/front_call.h"
 #include "server/intake/request_log.h"
-#include "server/serving/front_call.h"
 
 namespace shoal {
 
@@ -93,10 +93,6 @@ class InferStream::Item final : public FrontCall, public std::enable_shared_from
   /// The request has been answered, or nobody waits for that any more: then its thread may still
   /// work on it. The stream's mutex must not be held.
   void leave() {
-    if (request_) {
-      request_->give_up();  // no effect if it has ended
-      request_->leave();
-    }
     stream_->parts_.intake->leave(*this);
     const std::lock_guard lock(stream_->mutex_);
     log_end();
@@ -147,8 +143,8 @@ void InferStream::Item::submit(IncomingRequest incoming) {
       !none.ok())
     return refuse(to_grpc_status(none));
   RequestOrigin origin;
-  auto request = std::make_shared<LiveRequest>(stream_->parts_.state, std::move(incoming.id),
-                                               shared_from_this());
+  const auto request =
+      LiveRequest::make(stream_->parts_.intake, std::move(incoming.id), shared_from_this());
   {
     const std::lock_guard lock(stream_->mutex_);
     if (given_up_) return;
@@ -158,12 +154,11 @@ void InferStream::Item::submit(IncomingRequest incoming) {
     origin.arrived = Clock::now();
     origin.deadline = sooner(origin.deadline, incoming.first_token);
   }
-  const Result<ServingState::Accepted, RefusedRequest> accepted =
+  const Result<LiveRequest::Accepted, RefusedRequest> accepted =
       request->submit(std::move(incoming.request), origin);
   if (!accepted.ok())
     return refuse(to_grpc_status(accepted.error(),
                                  stream_->dialect_->field_path(accepted.error().error.field)));
-  stream_->parts_.intake->accepted(*this, accepted->bytes);
   {
     const std::lock_guard lock(stream_->mutex_);
     answer_->begin(accepted->model, static_cast<int32_t>(accepted->prompt_ids.size()));

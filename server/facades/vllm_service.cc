@@ -155,7 +155,7 @@ class VllmService final : public WithByteMethods<engine::VllmEngine::CallbackSer
         });
     answer<engine::AbortRequest, engine::AbortResponse>(
         kAbort, key, [this](const engine::AbortRequest& request, auto*) {
-          for (const std::string& id : request.request_ids()) (void)parts_.state->abort(id);
+          for (const std::string& id : request.request_ids()) (void)parts_.intake->abort(id);
           return grpc::Status::OK;
         });
     answer<engine::GetModelInfoRequest, engine::GetModelInfoResponse>(

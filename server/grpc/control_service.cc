@@ -191,13 +191,13 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
     response->set_status(wire::ABORT_STATUS_ABORTED);
     switch (request.target_case()) {
       case wire::AbortRequest::kRequestId:
-        switch (parts_.state->abort(request.request_id())) {
-          case ServingState::AbortOutcome::kAborted:
+        switch (parts_.intake->abort(request.request_id())) {
+          case Intake::AbortOutcome::kAborted:
             return {};
-          case ServingState::AbortOutcome::kFinished:
+          case Intake::AbortOutcome::kFinished:
             response->set_status(wire::ABORT_STATUS_ALREADY_FINISHED);
             return {};
-          case ServingState::AbortOutcome::kUnknown:
+          case Intake::AbortOutcome::kUnknown:
             return Status::error(Code::kNotFound,
                                  cat("no request \"", request.request_id(), "\" is known here"));
         }
@@ -206,7 +206,7 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
         return Status::error(Code::kNotFound, "this server has no KV sessions");
       case wire::AbortRequest::kAllRequests:
         response->set_message(
-            counted(parts_.state->abort_all(), "request aborted", "requests aborted"));
+            counted(parts_.intake->abort_all(), "request aborted", "requests aborted"));
         return {};
       case wire::AbortRequest::TARGET_NOT_SET:
         return Status::error(Code::kInvalidArgument,

@@ -14,7 +14,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/engine/request_error.h"
 #include "server/grpc/byte_methods.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 
 namespace shoal {
 

@@ -82,11 +82,9 @@ void GenerateStream::submit(IncomingRequest incoming) {
       !none.ok())
     return reject(none);
   RequestOrigin origin;
-  auto request =
-      std::make_shared<LiveRequest>(parts_.state, std::move(incoming.id), shared_from_this());
+  const auto request = LiveRequest::make(parts_.intake, std::move(incoming.id), shared_from_this());
   {
     const std::lock_guard lock(mutex_);
-    if (call_ == nullptr) return;
     request_ = request;
     answer_ = std::move(incoming.answer);
     if (priority_) incoming.request.priority = priority_;
@@ -94,9 +92,8 @@ void GenerateStream::submit(IncomingRequest incoming) {
     origin.deadline = sooner(origin.deadline, incoming.first_token);
     if (gone_) request->give_up();
   }
-  const Result<ServingState::Accepted, RefusedRequest> accepted =
+  const Result<LiveRequest::Accepted, RefusedRequest> accepted =
       request->submit(std::move(incoming.request), origin);
-  if (accepted.ok()) parts_.intake->accepted(*this, accepted->bytes);
   const std::lock_guard lock(mutex_);
   if (finished_) return;
   if (!accepted.ok()) return refuse(accepted.error());
@@ -124,16 +121,10 @@ void GenerateStream::client_gone() {
 }
 
 void GenerateStream::call_done() {
-  std::shared_ptr<LiveRequest> request;
   {
     const std::lock_guard lock(mutex_);
     call_ = nullptr;
-    request = request_;
     log_end();
-  }
-  if (request) {
-    request->give_up();  // no effect if it has ended
-    request->leave();
   }
   parts_.intake->leave(*this);
 }

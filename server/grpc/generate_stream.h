@@ -11,9 +11,9 @@
 #include "server/grpc/connections/liveness_probe.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/stream_call.h"
+#include "server/intake/front_call.h"
 #include "server/intake/intake.h"
-#include "server/serving/front_call.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 
 namespace shoal {
 
@@ -27,8 +27,8 @@ struct StreamParts {
 
 /// Passes the one request of a call through the intake and the loop, and its output to the client,
 /// one message at a time, in the words of one protocol. The intake's and the loop's threads, gRPC's
-/// threads and the watchdog for slow readers call it, and its mutex orders them. The intake, the
-/// loop, the ServingState and the call's reactor share its ownership.
+/// threads and the watchdog for slow readers call it, and its mutex orders them. The intake and the
+/// call's reactor share its ownership.
 class GenerateStream final : public FrontCall, public std::enable_shared_from_this<GenerateStream> {
  public:
   /// The request is read as bytes, when the intake has room for it.

@@ -205,7 +205,7 @@ struct GrpcServer::Impl {
       intake->reject_late(RunningClock::now());
       if (Clock::now() >= next) {
         probe->probe(2 * tick);
-        state->drop_slow_readers(limit);
+        intake->drop_slow_readers(limit);
         state->end_late();
         if (Clock::now() >= next_trim) {
           give_memory_back();
@@ -261,10 +261,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   auto impl = std::make_unique<Impl>();
   impl->set_options(options);
   impl->port = listeners.port;
-  impl->state = options.state
-                    ? options.state
-                    : std::make_shared<ServingState>(std::vector<std::string>{options.served_name});
-  impl->intake = options.intake ? options.intake : std::make_shared<Intake>(Intake::Options{});
+  impl->state = options.state;
+  impl->intake = options.intake;
   impl->connections =
       std::make_shared<Connections>(kept_descriptors(options.ranks), impl->intake->budget_bytes());
   impl->probe = std::make_shared<LivenessProbe>();
@@ -329,7 +327,7 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  (void)impl_->state->wait_until_idle(deadline);
+  (void)impl_->intake->wait_until_answered(deadline);
   // Those whose requests have not been read are told to go elsewhere. What is open after this is
   // no call of ours, or one whose client does not read: Shutdown cancels it.
   impl_->intake->drain();

@@ -27,12 +27,10 @@ struct GrpcFacade {
 
 struct GrpcServerOptions {
   std::string host = "127.0.0.1";
-  int port = 50051;         ///< 0: any free port
-  std::string served_name;  ///< MODEL's own name; unused
-                            ///< with `state`
-  /// What the fronts share. Null: the server makes its own.
-  std::shared_ptr<ServingState> state = nullptr;
-  std::shared_ptr<Intake> intake = nullptr;
+  int port = 50051;  ///< 0: any free port
+  /// What the fronts share; not null. The intake has been made with the state.
+  std::shared_ptr<ServingState> state;
+  std::shared_ptr<Intake> intake;
   /// The keys that clients must bring; null: none.
   std::shared_ptr<const ApiKeys> keys = nullptr;
   std::vector<GrpcFacade> facades = {};

@@ -84,11 +84,6 @@ void BodyExchange::wake() {
   if (channel) channel->wake();
 }
 
-bool BodyExchange::gone() const {
-  const std::lock_guard lock(mutex_);
-  return gone_;
-}
-
 std::optional<HttpPart> BodyExchange::next() {
   bool expired = false;
   {
@@ -121,7 +116,6 @@ void BodyExchange::over() {
     gone_ = true;
     last = std::move(channel_);
   }
-  end();
   parts_->intake->leave(*this);
 }
 

@@ -7,7 +7,7 @@
 #include "server/http/http_error.h"
 #include "server/http/http_exchange.h"
 #include "server/http/http_parts.h"
-#include "server/serving/front_call.h"
+#include "server/intake/front_call.h"
 
 namespace shoal {
 
@@ -50,13 +50,10 @@ class BodyExchange : public HttpExchange,
     return {.head = error_response(too_late()), .has_head = true, .last = true};
   }
   static HttpError too_late();
-  /// The call is over: let go of what process() has begun.
-  virtual void end() {}
 
   /// Answers with this, unless there is an answer already. Any thread may call it.
   void answer(HttpResponse response);
   void wake();
-  bool gone() const;
 
   const HttpParts& parts() const { return *parts_; }
   const RequestOrigin& origin() const { return origin_; }

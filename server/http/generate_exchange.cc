@@ -113,8 +113,7 @@ std::unique_ptr<GenerateExchange::Running> GenerateExchange::make_running(
   const auto self = std::static_pointer_cast<GenerateExchange>(shared_from_this());
   for (size_t i = 0; i < choices; ++i) {
     running->choices.push_back({.index = static_cast<int>(i)});
-    running->requests.push_back(
-        std::make_shared<LiveRequest>(parts().state, choice_id(id, i, choices), self));
+    running->requests.push_back(LiveRequest::make(parts().intake, choice_id(id, i, choices), self));
   }
   return running;
 }
@@ -131,15 +130,11 @@ HttpError GenerateExchange::submit(ApiRequest request) {
   const std::shared_ptr<Running> running = make_running(request, *view.model);
   {
     const std::lock_guard lock(mutex_);
-    // After the exchange is over, nobody would call end() for this request. The two would then keep
-    // each other alive for ever.
-    if (over_) return {};
     running_ = running;
   }
-  size_t bytes = 0;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
-    if (gone()) running->requests[i]->give_up();
-    Result<ServingState::Accepted, RefusedRequest> accepted =
+    if (given_up_) running->requests[i]->give_up();
+    Result<LiveRequest::Accepted, RefusedRequest> accepted =
         running->requests[i]->submit(std::move(request.prompts[i]), origin());
     if (!accepted.ok()) {
       for (const auto& one : running->requests) {
@@ -151,11 +146,9 @@ HttpError GenerateExchange::submit(ApiRequest request) {
       if (route_ == ApiRoute::kChat && error.param == "prompt") error.param = "messages";
       return error;
     }
-    bytes += accepted->bytes;
     running->choices[i].prompt_tokens = static_cast<int32_t>(accepted->prompt_ids.size());
     if (request.token_ids) running->choices[i].prompt_ids = std::move(accepted->prompt_ids);
   }
-  parts().intake->accepted(*this, bytes);
   running->submitted = true;
   wake();
   return {};
@@ -165,20 +158,6 @@ void GenerateExchange::stop() {
   given_up_ = true;
   if (const auto running = this->running())
     for (const auto& request : running->requests) request->give_up();
-}
-
-void GenerateExchange::end() {
-  std::shared_ptr<Running> running;
-  {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-    running = running_;
-  }
-  if (!running) return;
-  for (const auto& request : running->requests) {
-    request->give_up();
-    request->leave();
-  }
 }
 
 /// Moves what the requests have produced to the choices.

@@ -8,7 +8,7 @@
 #include "server/http/api_answer.h"
 #include "server/http/api_request.h"
 #include "server/http/body_exchange.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 
 namespace shoal {
 
@@ -32,7 +32,6 @@ class GenerateExchange final : public BodyExchange {
   std::optional<HttpPart> more() override;
   HttpPart late() override;
   void stop() override;
-  void end() override;
 
  private:
   struct Running;  // what exists once the requests are submitted
@@ -53,7 +52,6 @@ class GenerateExchange final : public BodyExchange {
   mutable std::mutex mutex_;  // guards the pointer; only the event thread uses what it points to,
                               // except for the requests
   std::shared_ptr<Running> running_;
-  bool over_ = false;  // end() has been called
 };
 
 }  // namespace shoal

@@ -5,59 +5,14 @@
 #include <utility>
 
 #include "runtime/base/wait.h"
+#include "server/intake/live_request.h"
+#include "server/intake/refusals.h"
 #include "server/serving/generation_request.h"
 
 namespace shoal {
 
-namespace {
-
-RefusedRequest queue_full(std::string what) {
-  return refuse(NotTaken::kQueueFull, Status::error(Code::kResourceExhausted, std::move(what)));
-}
-
-RefusedRequest no_room(size_t budget_bytes) {
-  return refuse(
-      NotTaken::kNoMemory,
-      Status::error(Code::kResourceExhausted,
-                    cat("the requests that are being served take all of the ", budget_bytes >> 20,
-                        " MiB that requests may take; try again soon")));
-}
-
-RefusedRequest no_room_for_answer(size_t budget_bytes) {
-  return refuse(
-      NotTaken::kNoMemory,
-      Status::error(Code::kResourceExhausted,
-                    cat("answers that are kept until they are whole may take ", budget_bytes >> 20,
-                        " MiB, and what is left of that is too little for this one: ask for a "
-                        "stream, or for fewer tokens, or try again soon")));
-}
-
-RefusedRequest too_many() {
-  return queue_full("too many requests wait to be read or tokenized; try again soon");
-}
-
-RefusedRequest evicted_for_another() {
-  return refuse(
-      NotTaken::kShareExceeded,
-      Status::error(Code::kResourceExhausted,
-                    "this client had more than half of the places in which requests wait to be "
-                    "read or tokenized, and another client needs one, so that its latest "
-                    "requests are refused"));
-}
-
-RefusedRequest too_slow(int milliseconds) {
-  return queue_full(cat("the request did not arrive within ", milliseconds,
-                        " ms while others waited for its place; try again soon"));
-}
-
-RefusedRequest stopped(int milliseconds) {
-  return queue_full(cat("hardly anything of the request came for ", milliseconds,
-                        " ms while another client waited for its place; try again soon"));
-}
-
-}  // namespace
-
-Intake::Intake(const Options& options) : options_(options) {
+Intake::Intake(const Options& options, std::shared_ptr<ServingState> state)
+    : options_(options), state_(std::move(state)), book_(state_->book()) {
   for (Lane* lane : {&short_, &long_}) lane->thread = std::thread([this, lane] { run(*lane); });
 }
 
@@ -67,7 +22,7 @@ Intake::~Intake() {
 
 void Intake::stop() {
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     stop_ = true;
   }
   for (Lane* lane : {&short_, &long_}) {
@@ -76,7 +31,7 @@ void Intake::stop() {
   }
   // Calls share the ownership of this object, so those that are left would keep it alive.
   FairQueue<std::shared_ptr<FrontCall>> unserved[2];
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   std::swap(unserved[0], short_.queue);
   std::swap(unserved[1], long_.queue);
 }
@@ -88,7 +43,7 @@ void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& cl
   bool full = false, draining = false;
   const uint64_t received = call->received();
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     draining = draining_;
     if (waiting_.size() >= options_.max_waiting) {
       const auto other = waiting_.evict_for(client, options_.max_waiting);
@@ -108,9 +63,9 @@ void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& cl
       admitted = admit();
     }
   }
-  if (evicted) evicted->reject(evicted_for_another());
+  if (evicted) evicted->reject(refusals::evicted_for_another());
   if (draining) return call->reject(server_is_draining());
-  if (full) call->reject(too_many());
+  if (full) call->reject(refusals::too_many());
   for (const auto& one : admitted) one->read();
 }
 
@@ -178,7 +133,7 @@ void Intake::arrived(const FrontCall& call, size_t bytes) {
   std::shared_ptr<FrontCall> rejected;
   bool full = false;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     const auto found = entries_.find(&call);
     if (found == entries_.end() || found->second.rejected) return;
     const std::string& client = found->second.client;
@@ -196,12 +151,12 @@ void Intake::arrived(const FrontCall& call, size_t bytes) {
     }
     admitted = admit();
   }
-  if (rejected) rejected->reject(full ? too_many() : evicted_for_another());
+  if (rejected) rejected->reject(full ? refusals::too_many() : refusals::evicted_for_another());
   for (const auto& one : admitted) one->read();
 }
 
 RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   const auto found = entries_.find(&call);
   if (found == entries_.end() || bytes == 0) return {};
   const auto known = answers_of_.find(found->second.client);
@@ -210,7 +165,7 @@ RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
                most_of_one = most - std::min(kMaxAnswerBytes, most / 2);
   // The only one of a client, and the only one at all, may have any size that its front permits.
   if ((theirs > 0 && theirs + bytes > most_of_one) || (answers_ > 0 && answers_ + bytes > most))
-    return no_room_for_answer(most);
+    return refusals::no_room_for_answer(most);
   found->second.answer_bytes = bytes;
   answers_of_[found->second.client] = theirs + bytes;
   answers_ += bytes;
@@ -227,7 +182,7 @@ void Intake::forget_answer(const Entry& entry) {
 void Intake::accepted(const FrontCall& call, size_t bytes) {
   Calls admitted;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     count(found->second, State::kAccepted, bytes);
@@ -236,11 +191,63 @@ void Intake::accepted(const FrontCall& call, size_t bytes) {
   for (const auto& one : admitted) one->read();
 }
 
+bool Intake::keep(const RequestBook::Lock& /*held*/, const FrontCall& call,
+                  std::shared_ptr<LiveRequest> request) {
+  const auto found = entries_.find(&call);
+  if (found == entries_.end()) return false;
+  found->second.requests.push_back(std::move(request));
+  return true;
+}
+
+/// ServingState::refusal says whether any request is taken, and Admission which of them.
+Result<const ServedModel*, RefusedRequest> Intake::accept(LiveRequest& live,
+                                                          ResolvedRequest request,
+                                                          const RequestOrigin& origin) {
+  const size_t bytes = kept_bytes(request);
+  RequestBook::Lock lock(*book_);
+  SHOAL_RETURN_IF_ERROR(state_->refusal(lock));
+  // The client went, or its call has left.
+  if (live.given_up_)
+    return refuse(NotTaken::kInvalid, Status::error(Code::kCancelled, "the client has left"));
+  if (ids_.find(live.id_) != nullptr) return refusals::id_in_use(live.id_);
+  SHOAL_ASSIGN_OR_RETURN(const ServingState::Accepted accepted,
+                         state_->submit(lock, std::move(request), live.shared_from_this(), origin));
+  live.loop_ = accepted.loop;
+  live.loop_id_ = accepted.id;
+  ids_.add(&live);
+  Entry& entry = entries_.at(live.call_.get());
+  entry.accepted_bytes += bytes;
+  // The call still has what it needs for the other ones.
+  const bool last = ++entry.accepted == entry.requests.size();
+  count(entry, State::kAccepted,
+        last ? entry.accepted_bytes : std::max(entry.bytes, entry.accepted_bytes));
+  const Calls admitted = admit();
+  lock.unlock();
+  for (const auto& one : admitted) one->read();
+  return accepted.model;
+}
+
+Intake::AbortOutcome Intake::abort(const std::string& request_id) {
+  const RequestBook::Lock lock(*book_);
+  // The id is in use until the client learns of the end, which may have come by itself.
+  LiveRequest* const request = ids_.find(request_id);
+  if (request != nullptr)
+    return request->cancel(lock) ? AbortOutcome::kAborted : AbortOutcome::kFinished;
+  return ids_.was_released(request_id) ? AbortOutcome::kFinished : AbortOutcome::kUnknown;
+}
+
+int Intake::abort_all() {
+  const RequestBook::Lock lock(*book_);
+  int aborted = 0;
+  for (const auto& [id, request] : ids_.in_use()) aborted += request->cancel(lock);
+  return aborted;
+}
+
 void Intake::leave(const FrontCall& call) {
   Calls admitted;
-  std::shared_ptr<FrontCall> last;  // destroyed after the lock is released
+  Entry last;  // destroyed after the lock is released, because it holds a front's code
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &call);
@@ -249,11 +256,12 @@ void Intake::leave(const FrontCall& call) {
       for (Lane* lane : {&short_, &long_})
         lane->queue.remove(found->second.client, found->second.call);
     }
+    for (const auto& request : found->second.requests) request->leave(lock);
     count(found->second, State::kAccepted, 0);
     forget_answer(found->second);
-    last = std::move(found->second.call);
+    last = std::move(found->second);
     entries_.erase(found);
-    if (entries_.empty()) left_.notify_all();
+    left_.notify_all();
     admitted = admit();
   }
   for (const auto& one : admitted) one->read();
@@ -264,13 +272,13 @@ void Intake::leave(const FrontCall& call) {
 void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
   Calls arriving;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     for (const auto& [call, entry] : entries_)
       if (entry.state == State::kArriving && !entry.rejected) arriving.push_back(entry.call);
   }
   std::vector<uint64_t> received;
   for (const auto& call : arriving) received.push_back(call->received());
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   for (size_t i = 0; i < arriving.size(); ++i) {
     const auto found = entries_.find(arriving[i].get());
     if (found == entries_.end() || found->second.state != State::kArriving) continue;
@@ -293,7 +301,7 @@ void Intake::reject_late(RunningClock::time_point now) {
   };
   Calls without_room, slow, still;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     if (waiting_.empty()) return;
     for (auto& [call, entry] : entries_) {
       const bool waits = entry.state == State::kWaiting && older(entry, options_.max_wait_ms);
@@ -305,15 +313,25 @@ void Intake::reject_late(RunningClock::time_point now) {
     }
   }
   look_at_senders(now, &still);
-  for (const auto& call : without_room) call->reject(no_room(options_.budget_bytes));
-  for (const auto& call : slow) call->reject(too_slow(options_.slow_sender_ms));
-  for (const auto& call : still) call->reject(stopped(options_.stopped_ms));
+  for (const auto& call : without_room) call->reject(refusals::no_room(options_.budget_bytes));
+  for (const auto& call : slow) call->reject(refusals::too_slow(options_.slow_sender_ms));
+  for (const auto& call : still) call->reject(refusals::stopped(options_.stopped_ms));
+}
+
+void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
+  Calls accepted;
+  {
+    const RequestBook::Lock lock(*book_);
+    for (const auto& [call, entry] : entries_)
+      if (entry.state == State::kAccepted) accepted.push_back(entry.call);
+  }
+  for (const auto& call : accepted) call->drop_if_slow(limit);
 }
 
 void Intake::drain() {
   Calls unread;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     draining_ = true;
     for (auto& [call, entry] : entries_) {
       if (entry.rejected || (entry.state != State::kWaiting && entry.state != State::kArriving))
@@ -326,18 +344,26 @@ void Intake::drain() {
   for (const auto& call : unread) call->reject(server_is_draining());
 }
 
+bool Intake::wait_until_answered(Deadline deadline) {
+  RequestBook::Lock lock(*book_);
+  return wait_until_ready(left_, lock, deadline, [this] {
+    return std::none_of(entries_.begin(), entries_.end(),
+                        [](const auto& entry) { return entry.second.state == State::kAccepted; });
+  });
+}
+
 bool Intake::wait_until_empty(Deadline deadline) {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   return wait_until_ready(left_, lock, deadline, [this] { return entries_.empty(); });
 }
 
 size_t Intake::counted_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return bytes_;
 }
 
 void Intake::run(Lane& lane) {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;

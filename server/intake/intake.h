@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,8 +12,11 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/status.h"
 #include "server/intake/fair_queue.h"
-#include "server/serving/front_call.h"
+#include "server/intake/front_call.h"
+#include "server/intake/request_ids.h"
 #include "server/serving/refused_request.h"
+#include "server/serving/request_book.h"
+#include "server/serving/serving_state.h"
 
 namespace shoal {
 
@@ -22,9 +24,10 @@ namespace shoal {
 /// as ids. gRPC's own limit of 4 MiB would suffice for it; this one leaves more room.
 inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 
-/// The way in for requests. It bounds the memory that they take together, and works on them on two
-/// threads of its own, so that no thread of a front does work that grows with a request. A request
-/// passes four states:
+/// The way in for the requests of all clients, which it knows from their first byte until their
+/// calls leave. It bounds the memory that they take together, and works on them on two threads of
+/// its own, so that no thread of a front does work that grows with a request. A request passes four
+/// states:
 ///
 ///   waiting    nothing of it has been read, so that it holds no memory here
 ///   arriving   its front reads it; it is counted with the most that it may have
@@ -35,7 +38,7 @@ inline constexpr size_t kMaxRequestBytes = size_t{16} << 20;
 /// tokenizing of a long one. Wherever requests wait, clients take turns, and one client has at most
 /// half of the places and bytes while another one needs some: its latest requests are evicted. A
 /// client gets a second place to arrive in only if every other one that waits has its first.
-/// Thread-safe; it does not hold its lock while it calls a FrontCall.
+/// Thread-safe. The lock of its book guards it, and is not held while it calls a FrontCall.
 class Intake {
  public:
   struct Options {
@@ -52,7 +55,8 @@ class Intake {
     size_t short_bytes = size_t{64} << 10;  ///< the longest of the short requests
   };
 
-  explicit Intake(const Options& options);
+  /// Shares the book of `state`, which accepts the requests.
+  Intake(const Options& options, std::shared_ptr<ServingState> state);
   ~Intake();  ///< calls stop()
 
   /// client: who sent the request. most_bytes: the most that it may have, if its length is known
@@ -65,18 +69,34 @@ class Intake {
   /// have a budget of their own, as large as that of requests, so that they never keep a request
   /// from being read; and one client leaves room in it for the largest answer of another one.
   RefusedRequest keep_answer(const FrontCall& call, size_t bytes);
-  /// What is kept of the request, in bytes, until leave().
+  /// What is kept of a call that makes no LiveRequest, in bytes, until leave().
   void accepted(const FrontCall& call, size_t bytes);
-  /// The call is over, in whichever state. No effect if it is not known.
+  /// The call is over, in whichever state: its LiveRequests are given up, and their ids are free.
+  /// No effect if it is not known.
   void leave(const FrontCall& call);
+
+  /// Ends the running request that has this id, and returns kAborted. Its client receives the
+  /// reason kCancelled. Returns kFinished if the request, or an earlier one with the same id, has
+  /// already ended by itself. Returns kUnknown if none of the last few thousand requests had this
+  /// id.
+  enum class AbortOutcome { kAborted, kFinished, kUnknown };
+  AbortOutcome abort(const std::string& request_id);
+  /// Aborts all requests and returns how many were ended by it.
+  int abort_all();
 
   /// Rejects the requests that have waited too long, and those whose clients have stopped sending.
   /// Call it several times a second.
   void reject_late(RunningClock::time_point now);
 
+  /// Ends the calls of accepted requests whose clients have not taken a message for longer than
+  /// `limit`.
+  void drop_slow_readers(std::chrono::milliseconds limit);
+
   /// Rejects all that wait or arrive, and whoever enters from now on, because the server shuts
   /// down. Those that are queued or accepted go on.
   void drain();
+  /// Returns true when no call is in the state accepted, or false at the deadline.
+  bool wait_until_answered(Deadline deadline);
   /// Returns true when no call is left, or false at the deadline.
   bool wait_until_empty(Deadline deadline);
 
@@ -87,6 +107,7 @@ class Intake {
   size_t budget_bytes() const { return options_.budget_bytes; }
 
  private:
+  friend LiveRequest;
   enum class State { kWaiting, kArriving, kQueued, kAccepted };
   struct Entry {
     std::shared_ptr<FrontCall> call;
@@ -96,6 +117,8 @@ class Intake {
     size_t most_bytes = 0;
     size_t answer_bytes = 0;  // that the front may keep of the answer
     bool rejected = false;    // it hears reject(), so that nothing else is done with it
+    std::vector<std::shared_ptr<LiveRequest>> requests = {};
+    size_t accepted = 0, accepted_bytes = 0;  // of these requests
     RunningClock::time_point since;
     /// What its connection had brought when it came, and later when that was last looked at. The
     /// time counts from when it begins to arrive.
@@ -108,6 +131,10 @@ class Intake {
     std::thread thread;
   };
   using Calls = std::vector<std::shared_ptr<FrontCall>>;
+  bool keep(const RequestBook::Lock& held, const FrontCall& call,
+            std::shared_ptr<LiveRequest> request);
+  Result<const ServedModel*, RefusedRequest> accept(LiveRequest& live, ResolvedRequest request,
+                                                    const RequestOrigin& origin);
   Calls admit();
   std::optional<const FrontCall*> next_to_read(bool last_place);
   bool has_room_for(const std::string& client) const;
@@ -118,8 +145,10 @@ class Intake {
   void run(Lane& lane);
 
   const Options options_;
-  mutable std::mutex mutex_;
+  const std::shared_ptr<ServingState> state_;
+  const std::shared_ptr<RequestBook> book_;  // its lock guards the following
   std::unordered_map<const FrontCall*, Entry> entries_;
+  RequestIds ids_;
   FairQueue<const FrontCall*> waiting_;
   std::unordered_map<std::string, size_t> bytes_of_;    // what each client counts with, if not zero
   std::unordered_map<std::string, int> arriving_of_;    // how many of each client arrive, if any

@@ -3,7 +3,7 @@
 
 #include "runtime/base/running_clock.h"
 #include "runtime/base/status.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 
 namespace shoal {
 

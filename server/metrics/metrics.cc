@@ -130,7 +130,7 @@ std::string as_utf8(const std::string& name) {
 Metrics::Metrics(const MetricsOptions& options)
     : options_{as_utf8(options.model_name), options.limits, options.world_size},
       start_time_s_(process_start_time_s()),
-      requests_(std::make_shared<RequestFigures>(options_.limits.max_model_len)) {}
+      book_(std::make_shared<RequestBook>(options_.limits.max_model_len)) {}
 
 Metrics::~Metrics() = default;
 
@@ -162,7 +162,7 @@ std::string Metrics::text() const {
             {"engine", "0"},
             {"num_gpu_blocks",
              std::to_string(ranks ? load.total_kv_blocks : options_.limits.kv_blocks)}});
-  add_requests(requests_->counts(), engine, &list);
+  add_requests(book_->counts(), engine, &list);
   add_dev_shm(&list);
   if (ranks) add_transport(ranks->transport, &list);
   add_ranks(ranks, options_.world_size, &list);

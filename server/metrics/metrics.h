@@ -13,7 +13,7 @@
 #include "runtime/engine/engine_limits.h"
 #include "runtime/engine/request.h"
 #include "runtime/transport/report.h"
-#include "server/serving/request_figures.h"
+#include "server/serving/request_book.h"
 
 namespace shoal {
 
@@ -60,8 +60,8 @@ class Metrics {
   /// outside 100 to 599 counts as 0.
   void count_http(std::string_view path, int status);
 
-  /// Where the loop counts requests and steps.
-  const std::shared_ptr<RequestFigures>& requests() const { return requests_; }
+  /// Where requests and steps are counted. It is also the lock that all who change requests share.
+  const std::shared_ptr<RequestBook>& book() const { return book_; }
 
  private:
   friend class MeasuredEngine;
@@ -71,7 +71,7 @@ class Metrics {
 
   const MetricsOptions options_;
   const double start_time_s_;
-  const std::shared_ptr<RequestFigures> requests_;
+  const std::shared_ptr<RequestBook> book_;
   mutable std::mutex sources_mutex_;  // held while sources are called
   EngineSources sources_;
   mutable std::mutex http_mutex_;

@@ -23,7 +23,8 @@ struct RequestOrigin {
 
 /// Decides which requests may wait for the engine. It keeps within the limits of the queue, refuses
 /// what cannot have its first token in time, and tells each client that it refuses when to try
-/// again. It is part of InferenceLoop, whose lock guards it.
+/// again. It is part of InferenceLoop, and the lock of the
+/// RequestBook guards it.
 class Admission {
  public:
   /// The scheduler must outlive it. decode_stretch: as in StepPace::Options.

@@ -46,11 +46,10 @@ struct InferenceLoop::Delivery {
 
 InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limits,
                              StepFunction step, const Scheduling& scheduling,
-                             std::shared_ptr<RequestFigures> figures)
+                             std::shared_ptr<RequestBook> book)
     : model_(model),
       step_(std::move(step)),
-      figures_(figures ? std::move(figures)
-                       : std::make_shared<RequestFigures>(limits.max_model_len)),
+      book_(book ? std::move(book) : std::make_shared<RequestBook>(limits.max_model_len)),
       scheduler_(limits, scheduling.policy),
       pace_(scheduling.pace),
       admission_(scheduling.queue, scheduling.pace.decode_stretch, scheduler_),
@@ -58,7 +57,7 @@ InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limit
 
 InferenceLoop::~InferenceLoop() {
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     stop_ = true;
     if (failure_.ok())
       failure_ = shutting_down();  // refuses a sink that submits another request from its on_end
@@ -70,45 +69,50 @@ InferenceLoop::~InferenceLoop() {
 Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
                                                        std::shared_ptr<OutputSink> sink,
                                                        const std::optional<RequestOrigin>& origin) {
+  const RequestBook::Lock lock(*book_);
+  // A copy of the sink, so that a refused one is not destroyed before the lock is released.
+  return submit(lock, std::move(request), sink, origin);
+}
+
+Result<uint64_t, RefusedRequest> InferenceLoop::submit(const RequestBook::Lock& /*held*/,
+                                                       ResolvedRequest request,
+                                                       std::shared_ptr<OutputSink> sink,
+                                                       const std::optional<RequestOrigin>& origin) {
+  if (!failure_.ok())
+    return refuse(NotTaken::kEngineLost,
+                  failure_.because_of(Code::kUnavailable, "the engine has stopped"));
   if (origin) request.engine.client = origin->client;
+  request.engine.id = next_id_;
+  if (RequestError error = scheduler_.check(request.engine); !error.ok())
+    return refuse(NotTaken::kInvalid, std::move(error));
   const auto bytes = static_cast<int64_t>(kept_bytes(request));
   const auto tokens = static_cast<int64_t>(request.engine.prompt.size());
-  // Constructed, and destroyed on refusal, outside the lock, because the sink is the caller's code.
-  auto open = std::make_unique<Open>(model_.tokenizer, request, std::move(sink), origin);
-  uint64_t id = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_.ok())
-      return refuse(NotTaken::kEngineLost,
-                    failure_.because_of(Code::kUnavailable, "the engine has stopped"));
-    id = request.engine.id = next_id_;
-    if (RequestError error = scheduler_.check(request.engine); !error.ok())
-      return refuse(NotTaken::kInvalid, std::move(error));
-    if (origin) {
-      Admission::Verdict verdict = admission_.decide(request.engine, *origin, bytes);
-      if (verdict.refused) return std::move(*verdict.refused);
-      for (const uint64_t other : verdict.evict) evict(other, admission_.evicted(other));
-      admission_.add(id, *origin, tokens, bytes);
-    }
-    (void)scheduler_.add(std::move(request.engine));  // was checked
-    open_.emplace(next_id_++, std::move(open));
+  if (origin) {
+    Admission::Verdict verdict = admission_.decide(request.engine, *origin, bytes);
+    if (verdict.refused) return std::move(*verdict.refused);
+    for (const uint64_t other : verdict.evict) evict(other, admission_.evicted(other));
+    admission_.add(next_id_, *origin, tokens, bytes);
   }
+  open_.emplace(next_id_,
+                std::make_unique<Open>(model_.tokenizer, request, std::move(sink), origin));
+  (void)scheduler_.add(std::move(request.engine));  // was checked
   wake_.notify_one();
-  return id;
+  return next_id_++;
 }
 
 bool InferenceLoop::cancel(uint64_t id) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!open_.contains(id)) return false;
-    cancelled_.push_back(take_out(id, false));  // others may have its place in the queue at once
-  }
+  return cancel(RequestBook::Lock(*book_), id);
+}
+
+bool InferenceLoop::cancel(const RequestBook::Lock& /*held*/, uint64_t id) {
+  if (!open_.contains(id)) return false;
+  cancelled_.push_back(take_out(id, false));  // others may have its place in the queue at once
   wake_.notify_one();
   return true;
 }
 
 void InferenceLoop::end_late() {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   auto ended = take_late();
   if (ended.empty()) return;
   ++ending_;
@@ -121,23 +125,23 @@ void InferenceLoop::end_late() {
 }
 
 EngineLoad InferenceLoop::load() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return scheduler_.load();
 }
 
 double InferenceLoop::seconds_since_progress() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return seconds_since(last_step_.value_or(begun_));
 }
 
 int64_t InferenceLoop::queued_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return admission_.queued_bytes();
 }
 
 InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds lately,
                                                  StepListener listener) {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   if (!failure_.ok()) return Awaited::kIdle;  // no step comes any more
   // The step of a request that was cancelled meanwhile may hang too.
   if (open_.empty() && !busy_) return Awaited::kIdle;
@@ -147,23 +151,27 @@ InferenceLoop::Awaited InferenceLoop::await_step(std::chrono::milliseconds latel
 }
 
 bool InferenceLoop::drain(Deadline deadline, const std::function<void()>& late) {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   const auto is_idle = [this] { return idle(); };
   if (wait_until_ready(idle_, lock, deadline, is_idle)) return true;
   end_all_ = true;
   wake_.notify_one();
-  if (late) late();
+  if (late) {
+    lock.unlock();
+    late();
+    lock.lock();
+  }
   wait_until_ready(idle_, lock, is_idle);
   return false;
 }
 
 Status InferenceLoop::status() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return failure_;
 }
 
 void InferenceLoop::run() {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   for (bool last = false; !last;) {
     wait_until_ready(wake_, lock, [this] {
       return stop_ || end_all_ || !cancelled_.empty() || !evicted_.empty() ||
@@ -205,12 +213,12 @@ std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id, bool b
 }
 
 void InferenceLoop::end(std::vector<std::unique_ptr<Open>> ended) {
-  for (const std::unique_ptr<Open>& open : ended) open->report_end(*figures_);
+  for (const std::unique_ptr<Open>& open : ended) open->report_end(*book_);
 }
 
 /// Ends every request with this status, and makes submit() refuse others from now on.
 void InferenceLoop::fail(const Status& why) {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   failure_ = why;
   auto late = take_late();
   auto ended = std::exchange(cancelled_, {});
@@ -241,17 +249,15 @@ Status InferenceLoop::step(const StepPlan& plan) {
 void InferenceLoop::note_time(const StepPlan& plan, double seconds) {
   const StepSize size = size_of(plan);
   log_step(plan, size, seconds);
-  figures_->update([&](RequestCounts& counts) {
-    counts.step(int64_t{size.decodes} + size.prompt_tokens, seconds);
-  });
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
+  book_->counts(lock).step(int64_t{size.decodes} + size.prompt_tokens, seconds);
   pace_.note(size, seconds);
   admission_.ended_well(seconds);
 }
 
 /// The step, which began at this time, has ended well, which speaks for every request in it.
 void InferenceLoop::note_good_step(const StepPlan& plan, Clock::time_point began) {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   for (const SequenceStep& sequence : plan.sequences) {
     if (const auto it = open_.find(sequence.id); it != open_.end())
       it->second->note_good_step(sequence, began);
@@ -265,7 +271,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
   std::vector<std::unique_ptr<Open>> ended;
   std::vector<std::shared_ptr<OutputSink>> lost;
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
@@ -284,7 +290,7 @@ void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
 
 /// Calls the listeners that have waited for this step.
 void InferenceLoop::tell(const std::optional<Status>& step) {
-  std::unique_lock lock(mutex_);
+  RequestBook::Lock lock(*book_);
   const std::vector<StepListener> listeners = std::exchange(step_listeners_, {});
   lock.unlock();
   for (const StepListener& listener : listeners) listener(step);
@@ -298,7 +304,7 @@ void InferenceLoop::deliver(const StepResult& result) {
   std::vector<Delivery> deliveries;
   const Clock::time_point now = Clock::now();
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     last_step_ = now;
     events = scheduler_.complete(result);
     for (const TokenEvent& event : events)
@@ -309,13 +315,10 @@ void InferenceLoop::deliver(const StepResult& result) {
     delivery.last = delivery.open->take(events[i], &delivery.delta.text);
     delivery.delta.tokens.push_back(std::move(events[i].token));
   }
-  figures_->update([&](RequestCounts& counts) {
-    for (const Delivery& delivery : deliveries)
-      counts.token(&delivery.open->times, delivery.open->end.prompt_tokens, now);
-  });
   {
-    const std::lock_guard lock(mutex_);
+    const RequestBook::Lock lock(*book_);
     for (Delivery& delivery : deliveries) {
+      book_->counts(lock).token(&delivery.open->times, delivery.open->end.prompt_tokens, now);
       const uint64_t id = delivery.delta.tokens.front().id;
       if (!delivery.last) continue;
       // One that was cancelled in the meantime is out already, and ends before the next step.
@@ -327,13 +330,13 @@ void InferenceLoop::deliver(const StepResult& result) {
   }
   for (Delivery& delivery : deliveries) {
     delivery.open->sink->on_delta(std::move(delivery.delta));
-    if (delivery.ended) delivery.ended->report_end(*figures_);
+    if (delivery.ended) delivery.ended->report_end(*book_);
   }
   tell(Status());
 }
 
 /// Takes a request out of the queue before it has begun. The caller holds the lock. The sink is
-/// told later, because the caller of submit() may hold a lock that the sink takes.
+/// told after the lock is released, by the loop's thread.
 void InferenceLoop::evict(uint64_t id, RefusedRequest why) {
   evicted_.push_back(take_out(id, false));
   OutputEnd& end = evicted_.back()->end;

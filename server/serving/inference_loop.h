@@ -3,7 +3,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,7 +13,7 @@
 #include "runtime/engine/step_pace.h"
 #include "server/serving/admission.h"
 #include "server/serving/generation_request.h"
-#include "server/serving/request_figures.h"
+#include "server/serving/request_book.h"
 
 namespace shoal {
 
@@ -41,9 +40,9 @@ struct OutputEnd {
 };
 
 /// Receives a request's output. It is called by the loop's thread, or by the one that calls
-/// end_late(), but never concurrently for one request, and without a lock of the loop. It must not
-/// block. on_delta is called for every step that gave the request a token. on_lost is called when
-/// the workers are lost in a step of the request, which goes on once they run again. on_end is
+/// end_late(), but never concurrently for one request, and without the lock of the book. It must
+/// not block. on_delta is called for every step that gave the request a token. on_lost is called
+/// when the workers are lost in a step of the request, which goes on once they run again. on_end is
 /// called exactly once, as the last call. All may call submit and cancel, but not drain or the
 /// destructor.
 class OutputSink {
@@ -88,11 +87,10 @@ struct Scheduling {
 /// ServingState, not this class, decides whether requests of clients are accepted at all.
 class InferenceLoop {
  public:
-  /// model and everything that step refers to must outlive the loop. figures: where requests and
-  /// steps are counted; nullptr: nobody reads them.
+  /// model and everything that step refers to must outlive the loop. book: the one of the
+  /// ServingState that submits requests; nullptr: one of its own.
   InferenceLoop(const ServedModel& model, const EngineLimits& limits, StepFunction step,
-                const Scheduling& scheduling = {},
-                std::shared_ptr<RequestFigures> figures = nullptr);
+                const Scheduling& scheduling = {}, std::shared_ptr<RequestBook> book = nullptr);
   /// Stops after the current step. Open requests end with CANCELLED.
   ~InferenceLoop();
 
@@ -103,19 +101,24 @@ class InferenceLoop {
   /// origin is the program's own, which Admission does not see.
   Result<uint64_t, RefusedRequest> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
                                           const std::optional<RequestOrigin>& origin = {});
+  Result<uint64_t, RefusedRequest> submit(const RequestBook::Lock& held, ResolvedRequest request,
+                                          std::shared_ptr<OutputSink> sink,
+                                          const std::optional<RequestOrigin>& origin);
 
   /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
   /// the next step boundary. Returns false, without an effect, for one that has ended, or that ends
   /// already in this way, and for unknown ids.
   bool cancel(uint64_t id);
+  bool cancel(const RequestBook::Lock& held, uint64_t id);
 
   /// Ends the requests that have waited for too long. The loop does it between two steps; call it
   /// about once a second, because a step whose ranks have to be started again takes long.
   void end_late();
 
+  const std::shared_ptr<RequestBook>& book() const { return book_; }
   EngineLoad load() const;
   /// What has been counted since the start.
-  RequestCounts counts() const { return figures_->counts(); }
+  RequestCounts counts() const { return book_->counts(); }
   /// Seconds since a step ended well, or since the loop began if none has.
   double seconds_since_progress() const;
   int64_t queued_bytes() const;  ///< memory held by requests that wait for their first step
@@ -126,7 +129,7 @@ class InferenceLoop {
     kLater,  ///< requests are open, and the caller will be told
     kIdle,   ///< there is no step to wait for, or the loop has stopped (status)
   };
-  /// Hears of a step, by the loop's thread and without its lock: ok if it has ended well, or why
+  /// Hears of a step, by the loop's thread and without a lock: ok if it has ended well, or why
   /// the workers were lost in it. nullopt: no request is open any more. It must not block.
   using StepListener = std::function<void(const std::optional<Status>& step)>;
   /// Tells kEnded if requests are open and a step has ended well within the time `lately`. If none
@@ -163,15 +166,14 @@ class InferenceLoop {
 
   const ServedModel& model_;
   const StepFunction step_;
-  const std::shared_ptr<RequestFigures> figures_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;  // notified when the loop has something to do
-  std::condition_variable idle_;  // notified when idle() may have become true
+  const std::shared_ptr<RequestBook> book_;  // its lock guards the following, but for thread_
+  std::condition_variable wake_;             // notified when the loop has something to do
+  std::condition_variable idle_;             // notified when idle() may have become true
   Scheduler scheduler_;
   StepPace pace_;
   Admission admission_;
-  // The mutex guards the map. Only the loop's thread uses what an Open holds, except for the end of
-  // one that is evicted from the queue.
+  // Only the loop's thread uses what an Open holds, except for the end of one that is evicted from
+  // the queue.
   std::map<uint64_t, std::unique_ptr<Open>> open_;
   // Requests that were cancelled. The loop's thread ends them after its step, which may use them.
   std::vector<std::unique_ptr<Open>> cancelled_;

@@ -47,14 +47,13 @@ bool InferenceLoop::Open::take(const TokenEvent& event, std::string* delta) {
 }
 
 /// A request that was refused before its first step counts as if it had never been accepted.
-void InferenceLoop::Open::report_end(RequestFigures& figures) {
+void InferenceLoop::Open::report_end(RequestBook& book) {
   if (!end.refused) {
     end.how = how_ended(end);
     end.queue_s = times.queue_s();
     end.first_token_s = times.first_token_s();
-    figures.update([&](RequestCounts& counts) {
-      counts.end(*end.how, times, end.prompt_tokens, end.completion_tokens, Clock::now());
-    });
+    const RequestBook::Lock lock(book);
+    book.counts(lock).end(*end.how, times, end.prompt_tokens, end.completion_tokens, Clock::now());
   }
   sink->on_end(std::move(end));
 }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "server/serving/inference_loop.h"
-#include "server/serving/request_figures.h"
+#include "server/serving/request_book.h"
 #include "server/serving/text_output.h"
 
 namespace shoal {
@@ -45,7 +45,7 @@ struct InferenceLoop::Open {
   }
 
   /// Counts the end, and tells it to the sink.
-  void report_end(RequestFigures& figures);
+  void report_end(RequestBook& book);
 
   static int end_of(const SequenceStep& step) {
     return step.first_position + static_cast<int>(step.token_ids.size());

@@ -2,7 +2,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 
 #include "runtime/base/deadline.h"
@@ -62,28 +61,6 @@ struct RequestCounts {
   Tally whole, queue, prefill, decode;
   Tally prompt_length, output_length;
   Tally step_tokens, step_seconds;
-};
-
-/// RequestCounts that the loop writes while others read. A step of 64 requests holds the lock for
-/// less than a microsecond, and a reader for a few, in which it copies.
-class RequestFigures {
- public:
-  explicit RequestFigures(int32_t max_model_len) : counts_(max_model_len) {}
-
-  /// Calls change(RequestCounts&) under the lock.
-  template <typename Change>
-  void update(const Change& change) {
-    const std::lock_guard lock(mutex_);
-    change(counts_);
-  }
-  RequestCounts counts() const {
-    const std::lock_guard lock(mutex_);
-    return counts_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  RequestCounts counts_;
 };
 
 }  // namespace shoal

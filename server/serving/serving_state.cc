@@ -1,37 +1,13 @@
 #include "server/serving/serving_state.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cstdio>
 #include <ctime>
 #include <random>
 #include <utility>
 
-#include "runtime/base/text_values.h"
-#include "runtime/base/wait.h"
-
 namespace shoal {
-
-namespace {
-// Enough for Abort to distinguish "just finished" from "unknown". Bounded, because ids come from
-// clients.
-constexpr size_t kRememberedIds = 4096;
-constexpr size_t kMaxRequestIdBytes = 256;  // it is echoed in every message
-
-/// Refuses what is not text to a terminal, because the id is logged and a client could forge log
-/// lines with it.
-RequestError check_request_id(const std::string& id) {
-  if (id.size() > kMaxRequestIdBytes)
-    return invalid_field(
-        RequestField::kRequestId,
-        cat("request_id must have at most ", kMaxRequestIdBytes, " bytes, not ", id.size()));
-  if (printable(id) != id)
-    return invalid_field(RequestField::kRequestId,
-                         "request_id must not have control characters, separators of lines, or "
-                         "marks of bidirectional text");
-  return {};
-}
-
-}  // namespace
 
 RefusedRequest model_is_loading() {
   return refuse(NotTaken::kLoading,
@@ -77,19 +53,20 @@ std::string make_uuid() {
   return text;
 }
 
-ServingState::ServingState(std::vector<std::string> served_names)
-    : served_names_(std::move(served_names)), instance_id_(make_uuid()) {
+ServingState::ServingState(std::vector<std::string> served_names, std::shared_ptr<RequestBook> book)
+    : served_names_(std::move(served_names)), instance_id_(make_uuid()), book_(std::move(book)) {
   view_.started_s = std::time(nullptr);
 }
 
 ServingState::View ServingState::view() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return view_;
 }
 
 void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop,
                              DeploymentInfo deployment) {
-  const std::lock_guard lock(mutex_);
+  assert(loop->book() == book_);
+  const RequestBook::Lock lock(*book_);
   view_.model = model;
   view_.loop = loop;
   view_.deployment = std::move(deployment);
@@ -98,22 +75,22 @@ void ServingState::set_ready(const ServedModel* model, InferenceLoop* loop,
 }
 
 void ServingState::set_stopping() {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   view_.stopping = true;
 }
 
 void ServingState::set_draining() {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   view_.phase = ServingPhase::kDraining;
 }
 
 bool ServingState::set_restarting(const Status& why) {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return std::exchange(view_.restarting, why).ok() != why.ok();
 }
 
 bool ServingState::draining() const {
-  const std::lock_guard lock(mutex_);
+  const RequestBook::Lock lock(*book_);
   return view_.phase == ServingPhase::kDraining;
 }
 
@@ -126,8 +103,7 @@ Status ServingState::check_model(const std::string& model) const {
                            served_name(), "\" (an empty name means that one)"));
 }
 
-/// Why no request at all is accepted now; ok if requests are accepted. The caller holds the lock.
-RefusedRequest ServingState::refusal() const {
+RefusedRequest ServingState::refusal(const RequestBook::Lock& /*held*/) const {
   switch (view_.phase) {
     case ServingPhase::kLoading:
       return model_is_loading();
@@ -142,14 +118,12 @@ RefusedRequest ServingState::refusal() const {
                               "the ranks were lost and are being started again; try again soon"));
 }
 
-/// Releases the lock before tokenizing, because that takes long. It checks refusal() first, so that
-/// the work is not wasted.
 Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
     GenerationRequest request, const std::atomic<bool>* given_up) const {
   const ServedModel* model = nullptr;
   {
-    const std::lock_guard lock(mutex_);
-    SHOAL_RETURN_IF_ERROR(refusal());
+    const RequestBook::Lock lock(*book_);
+    SHOAL_RETURN_IF_ERROR(refusal(lock));
     model = view_.model;
   }
   Result<ResolvedRequest, RequestError> resolved =
@@ -158,104 +132,24 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
   return std::move(resolved).value();
 }
 
-/// The caller holds the lock, and has held it since it checked refusal().
-Result<ServingState::Accepted, RefusedRequest> ServingState::queue(
-    ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
+    const RequestBook::Lock& held, ResolvedRequest request, const std::shared_ptr<OutputSink>& sink,
     const std::optional<RequestOrigin>& origin) {
-  const size_t bytes = kept_bytes(request);
-  std::vector<int32_t> prompt_ids = request.engine.prompt;
   SHOAL_ASSIGN_OR_RETURN(const uint64_t id,
-                         view_.loop->submit(std::move(request), std::move(sink), origin));
-  return Accepted{view_.model, view_.loop, id, bytes, std::move(prompt_ids)};
+                         view_.loop->submit(held, std::move(request), sink, origin));
+  return Accepted{view_.model, view_.loop, id};
 }
 
 Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
-    const std::string& request_id, GenerationRequest request, std::shared_ptr<LiveCall> call,
-    const RequestOrigin& origin, const std::atomic<bool>* given_up) {
-  if (RequestError error = check_request_id(request_id); !error.ok())
-    return refuse(NotTaken::kInvalid, std::move(error));
-  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), given_up));
-  const std::lock_guard lock(mutex_);
-  SHOAL_RETURN_IF_ERROR(refusal());  // again, because the server may have begun to drain
-  if (by_id_.contains(request_id))
-    return refuse(
-        NotTaken::kIdInUse,
-        Status::error(Code::kAlreadyExists,
-                      cat("request_id \"", request_id,
-                          "\" is running: choose another, or leave it empty to get one")));
-  SHOAL_ASSIGN_OR_RETURN(const Accepted accepted, queue(std::move(resolved), call, origin));
-  const LiveCall* key = call.get();
-  by_id_.emplace(request_id, key);
-  live_.emplace(key, Live{std::move(call), accepted.id});
-  return accepted;
-}
-
-Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
-    GenerationRequest request, std::shared_ptr<OutputSink> sink) {
-  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request), nullptr));
-  const std::lock_guard lock(mutex_);
-  SHOAL_RETURN_IF_ERROR(refusal());
-  return queue(std::move(resolved), std::move(sink), std::nullopt);
-}
-
-void ServingState::release_id(const std::string& request_id, const LiveCall* call) {
-  const std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(request_id);
-  if (found == by_id_.end() || found->second != call) return;
-  by_id_.erase(found);
-  if (!finished_set_.insert(request_id).second) return;
-  finished_.push_back(request_id);
-  if (finished_.size() > kRememberedIds) {
-    finished_set_.erase(finished_.front());
-    finished_.pop_front();
-  }
-}
-
-void ServingState::leave(const std::string& request_id, const LiveCall* call) {
-  release_id(request_id, call);
-  std::shared_ptr<LiveCall> last;  // destroyed after the lock is released, because its destructor
-                                   // is the call's code
-  const std::lock_guard lock(mutex_);
-  const auto found = live_.find(call);
-  if (found == live_.end()) return;
-  last = std::move(found->second.call);
-  live_.erase(found);
-  if (live_.empty()) idle_.notify_all();
-}
-
-ServingState::AbortOutcome ServingState::abort(const std::string& request_id) {
-  const std::lock_guard lock(mutex_);
-  const auto found = by_id_.find(request_id);
-  if (found == by_id_.end())
-    return finished_set_.contains(request_id) ? AbortOutcome::kFinished : AbortOutcome::kUnknown;
-  // The id is in use until the client learns of the end, which may have come by itself.
-  return view_.loop->cancel(live_.at(found->second).loop_id) ? AbortOutcome::kAborted
-                                                             : AbortOutcome::kFinished;
-}
-
-int ServingState::abort_all() {
-  const std::lock_guard lock(mutex_);
-  int aborted = 0;
-  for (const auto& [id, call] : by_id_) aborted += view_.loop->cancel(live_.at(call).loop_id);
-  return aborted;
-}
-
-void ServingState::drop_slow_readers(std::chrono::milliseconds limit) {
-  std::vector<std::shared_ptr<LiveCall>> calls;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, live] : live_) calls.push_back(live.call);
-  }
-  for (const auto& call : calls) call->drop_slow_reader(limit);
+    GenerationRequest request, const std::shared_ptr<OutputSink>& sink) {
+  SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
+  const RequestBook::Lock lock(*book_);
+  SHOAL_RETURN_IF_ERROR(refusal(lock));  // again, because the server may have begun to drain
+  return submit(lock, std::move(resolved), sink, std::nullopt);
 }
 
 void ServingState::end_late() {
   if (InferenceLoop* loop = view().loop; loop != nullptr) loop->end_late();
-}
-
-bool ServingState::wait_until_idle(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  return wait_until_ready(idle_, lock, deadline, [this] { return live_.empty(); });
 }
 
 }  // namespace shoal

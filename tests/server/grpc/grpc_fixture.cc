@@ -113,11 +113,13 @@ void GrpcFixture::start(const Setup& setup) {
   transport_.world_size = 2;
   GrpcServerOptions options;
   options.port = 0;
-  options.served_name = "letters";
   options.slow_reader_ms = setup.slow_reader_ms;
   options.facades = setup.facades;
-  options.state = setup.state;
-  options.intake = setup.intake;
+  if (!setup_.state)
+    setup_.state = std::make_shared<ServingState>(std::vector<std::string>{"letters"});
+  options.state = setup_.state;
+  options.intake =
+      setup.intake ? setup.intake : std::make_shared<Intake>(Intake::Options{}, setup_.state);
   Result<std::unique_ptr<GrpcServer>> server = GrpcServer::start(options);
   ASSERT_TRUE(server.ok()) << server.status().to_string();
   server_ = std::move(server).value();
@@ -152,9 +154,9 @@ void GrpcFixture::make_ready() {
   limits.max_num_batched_tokens = 512;
   limits.kv_blocks = setup_.kv_blocks;
   limits.max_model_len = setup_.max_model_len;
-  loop_ =
-      std::make_unique<InferenceLoop>(*model_, limits, workers_.function(),
-                                      Scheduling{.policy = setup_.policy, .queue = setup_.queue});
+  loop_ = std::make_unique<InferenceLoop>(
+      *model_, limits, workers_.function(),
+      Scheduling{.policy = setup_.policy, .queue = setup_.queue}, setup_.state->book());
   DeploymentInfo deployment;
   deployment.tensor_parallel_size = 2;
   deployment.kv_block_tokens = 16;

@@ -78,7 +78,7 @@ class GrpcFixture : public testing::Test {
     int slow_reader_ms = 30'000;
     bool ready = true;
     std::vector<GrpcFacade> facades = {};
-    /// What another front shares; null: the server makes its own.
+    /// What another front shares; null: the fixture makes its own.
     std::shared_ptr<ServingState> state = nullptr;
     std::shared_ptr<Intake> intake = nullptr;
   };

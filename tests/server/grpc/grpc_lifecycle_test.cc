@@ -342,6 +342,8 @@ TEST(GrpcListen, SaysWhyItCannotListen) {
   ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
 
   GrpcServerOptions options;
+  options.state = std::make_shared<ServingState>(std::vector<std::string>{"letters"});
+  options.intake = std::make_shared<Intake>(Intake::Options{}, options.state);
   options.port = ntohs(address.sin_port);
   const Status busy = GrpcServer::start(options).status();
   EXPECT_EQ(busy.code(), Code::kUnavailable);
@@ -361,6 +363,8 @@ TEST(GrpcListen, SaysWhyItCannotListen) {
 
 TEST(GrpcListen, TwoServersDoNotShareAPort) {
   GrpcServerOptions options;
+  options.state = std::make_shared<ServingState>(std::vector<std::string>{"letters"});
+  options.intake = std::make_shared<Intake>(Intake::Options{}, options.state);
   options.port = 0;
   Result<std::unique_ptr<GrpcServer>> first = GrpcServer::start(options);
   ASSERT_TRUE(first.ok()) << first.status().to_string();

@@ -14,9 +14,9 @@
 
 #include "runtime/base/cat.h"
 #include "runtime/base/fd.h"
+#include "server/intake/front_call.h"
 #include "server/intake/intake.h"
-#include "server/serving/front_call.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 
 namespace shoal {
 
@@ -25,12 +25,8 @@ namespace shoal {
 /// RETRY_MS".
 class LineCall final : public FrontCall, public std::enable_shared_from_this<LineCall> {
  public:
-  LineCall(std::shared_ptr<ServingState> state, std::shared_ptr<Intake> intake, std::string id,
-           Fd socket)
-      : state_(std::move(state)),
-        intake_(std::move(intake)),
-        id_(std::move(id)),
-        socket_(std::move(socket)) {}
+  LineCall(std::shared_ptr<Intake> intake, std::string id, Fd socket)
+      : intake_(std::move(intake)), id_(std::move(id)), socket_(std::move(socket)) {}
 
   /// Serves the call to its end, on the connection's own thread.
   void serve() {
@@ -45,12 +41,7 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
       if (!whole) over_ = true;
       changed_.wait(lock, [this] { return over_; });
     }
-    const std::shared_ptr<LiveRequest> request = request_;
     lock.unlock();
-    if (request) {
-      request->give_up();  // no effect if it has ended
-      request->leave();
-    }
     intake_->leave(*this);
     ::shutdown(socket_.get(), SHUT_RDWR);
   }
@@ -70,15 +61,14 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     request.max_tokens = std::strtoll(line_.c_str(), &prompt, 10);
     request.prompt = prompt + 1;
     request.logprobs = 0;
-    const auto live = std::make_shared<LiveRequest>(state_, id_, shared_from_this());
+    const auto live = LiveRequest::make(intake_, id_, shared_from_this());
     {
       const std::lock_guard lock(mutex_);
       if (over_) return;
       request_ = live;
     }
     const auto accepted = live->submit(std::move(request), {"line client"});
-    if (!accepted.ok()) return reject(accepted.error());
-    intake_->accepted(*this, accepted->bytes);
+    if (!accepted.ok()) reject(accepted.error());
   }
   void reject(const RefusedRequest& why) override {
     const std::lock_guard lock(mutex_);
@@ -130,7 +120,6 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     changed_.notify_all();
   }
 
-  const std::shared_ptr<ServingState> state_;
   const std::shared_ptr<Intake> intake_;
   const std::string id_;
   const Fd socket_;
@@ -146,8 +135,7 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
 /// decides who waits, and runs the request.
 class LineFront {
  public:
-  LineFront(std::shared_ptr<ServingState> state, std::shared_ptr<Intake> intake)
-      : state_(std::move(state)), intake_(std::move(intake)) {}
+  explicit LineFront(std::shared_ptr<Intake> intake) : intake_(std::move(intake)) {}
   ~LineFront() {
     for (std::thread& thread : threads_) thread.join();
   }
@@ -159,13 +147,12 @@ class LineFront {
     int ends[2] = {-1, -1};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Fd();
     const auto call =
-        std::make_shared<LineCall>(state_, intake_, cat("line-", threads_.size()), Fd(ends[1]));
+        std::make_shared<LineCall>(intake_, cat("line-", threads_.size()), Fd(ends[1]));
     threads_.emplace_back([call] { call->serve(); });
     return Fd(ends[0]);
   }
 
  private:
-  const std::shared_ptr<ServingState> state_;
   const std::shared_ptr<Intake> intake_;
   std::list<std::thread> threads_;
 };

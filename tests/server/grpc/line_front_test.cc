@@ -24,7 +24,7 @@ class LineFrontTest : public GrpcFixture {
     setup.state = state_;
     setup.intake = intake_;
     start(setup);
-    front_.emplace(state_, intake_);
+    front_.emplace(intake_);
   }
   void TearDown() override {
     workers_.release();
@@ -72,7 +72,7 @@ class LineFrontTest : public GrpcFixture {
 
   const std::shared_ptr<ServingState> state_ =
       std::make_shared<ServingState>(std::vector<std::string>{"letters"});
-  const std::shared_ptr<Intake> intake_ = std::make_shared<Intake>(Intake::Options{});
+  const std::shared_ptr<Intake> intake_ = std::make_shared<Intake>(Intake::Options{}, state_);
   std::optional<LineFront> front_;
 };
 

@@ -71,7 +71,7 @@ class EngineMetricsTest : public testing::Test {
         make_served_model(files_, Tokenizer::load(flags_.model).value(), plan_, std::nullopt));
     loop_.emplace(
         *model_, plan_.model.limits, [this](const StepPlan& plan) { return host_->step(plan); },
-        Scheduling{}, metrics_.requests());
+        Scheduling{}, metrics_.book());
     measured_.emplace(metrics_, EngineSources{[this] { return loop_->load(); },
                                               [this] { return host_->ranks_state(); }});
   }

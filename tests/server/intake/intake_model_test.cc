@@ -13,6 +13,7 @@
 #include "server/intake/intake.h"
 #include "server/serving/generation_request.h"
 #include "tests/moved_clock.h"
+#include "tests/server/intake/lone_intake.h"
 
 namespace shoal {
 namespace {
@@ -251,11 +252,11 @@ class Both {
 
   const MovedClock clock_;
   std::mt19937 random_;
-  Intake intake_{{.budget_bytes = kBudget,
-                  .max_waiting = kMaxWaiting,
-                  .max_wait_ms = kMaxWaitS * 1000,
-                  .slow_sender_ms = kSlowSenderS * 1000,
-                  .stopped_ms = 1'000'000'000}};
+  LoneIntake intake_{{.budget_bytes = kBudget,
+                      .max_waiting = kMaxWaiting,
+                      .max_wait_ms = kMaxWaitS * 1000,
+                      .slow_sender_ms = kSlowSenderS * 1000,
+                      .stopped_ms = 1'000'000'000}};
   IntakeModel model_;
   std::vector<std::shared_ptr<ModelledCall>> calls_;
   size_t compared_ = 0;  // all before it are gone

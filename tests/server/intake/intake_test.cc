@@ -9,6 +9,7 @@
 
 #include "server/intake/fair_queue.h"
 #include "tests/moved_clock.h"
+#include "tests/server/intake/lone_intake.h"
 
 namespace shoal {
 namespace {
@@ -30,9 +31,10 @@ class FakeCall final : public FrontCall {
     retry_ms = why.retry_ms;
   }
   void output_ready() override {}
-  void drop_if_slow(std::chrono::milliseconds) override {}
+  void drop_if_slow(std::chrono::milliseconds limit) override { slow_limit = limit; }
 
   int reads = 0;
+  std::chrono::milliseconds slow_limit{0};
   std::atomic<uint64_t> brought = 0;
   Code refusal = Code::kOk;
   std::shared_future<void> hold;
@@ -50,7 +52,7 @@ std::shared_ptr<FakeCall> enter(Intake& intake, const std::string& client = "cli
 
 TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
   // The last place is kept for another client.
-  Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = 4 * kMaxRequestBytes});
   std::vector<std::shared_ptr<FakeCall>> calls;
   for (int i = 0; i < 5; ++i) calls.push_back(enter(intake));
   const auto read = [&] {
@@ -73,7 +75,7 @@ TEST(Intake, ReadsOnlyWhatTheBudgetHasRoomFor) {
 }
 
 TEST(Intake, RejectsThoseWhoWaitForTooLong) {
-  Intake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes, .max_waiting = 2});
   const auto reading = enter(intake), first = enter(intake), second = enter(intake);
   EXPECT_EQ(enter(intake)->refusal, Code::kResourceExhausted) << "two may wait";
   const RunningClock::time_point now = RunningClock::now();
@@ -103,7 +105,7 @@ void leave_if_refused(Intake& intake, const std::vector<std::shared_ptr<FakeCall
 
 TEST(Intake, OneThatStopsIsEvictedForAnotherClient) {
   const MovedClock clock;
-  Intake intake({});
+  LoneIntake intake({});
   std::vector<std::shared_ptr<FakeCall>> stopped;
   for (int i = 0; i < 60; ++i) stopped.push_back(enter(intake, i % 2 == 0 ? "a" : "b"));
   const auto third = enter(intake, "third");
@@ -123,7 +125,7 @@ TEST(Intake, OneThatStopsIsEvictedForAnotherClient) {
 /// There are sixteen places, so the last of forty clients is read in the third round.
 TEST(Intake, FortyThatStopDelayAnotherClientByThreeRounds) {
   const MovedClock clock;
-  Intake intake({});
+  LoneIntake intake({});
   std::vector<std::shared_ptr<FakeCall>> stopped;
   for (int i = 0; i < 160; ++i) stopped.push_back(enter(intake, cat("client ", i % 40)));
   const auto other = enter(intake, "other");
@@ -138,7 +140,7 @@ TEST(Intake, FortyThatStopDelayAnotherClientByThreeRounds) {
 
 TEST(Intake, OneThatMovesKeepsItsPlace) {
   const MovedClock clock;
-  Intake intake({.budget_bytes = kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto slow = enter(intake, "slow"), other = enter(intake, "other");
   for (int look = 0; look < 19; ++look) {
     MovedClock::advance(0.25);
@@ -155,7 +157,7 @@ TEST(Intake, OneThatMovesKeepsItsPlace) {
 
 TEST(Intake, OneThatStopsKeepsItsPlaceIfNoOtherClientWaits) {
   const MovedClock clock;
-  Intake intake({.budget_bytes = kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto first = enter(intake, "one"), second = enter(intake, "one");
   for (int look = 0; look < 16; ++look) {
     MovedClock::advance(0.25);
@@ -166,7 +168,7 @@ TEST(Intake, OneThatStopsKeepsItsPlaceIfNoOtherClientWaits) {
 }
 
 TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
-  Intake intake({.budget_bytes = 4 * kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = 4 * kMaxRequestBytes});
   const auto first = enter(intake, "a");
   std::vector<std::shared_ptr<FakeCall>> calls{enter(intake, "a"), enter(intake, "a")};
   const auto waits = enter(intake, "a");
@@ -179,7 +181,7 @@ TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
 }
 
 TEST(Intake, ADrainRejectsWhatHasNotBeenRead) {
-  Intake intake({.budget_bytes = kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto arriving = enter(intake), waiting = enter(intake);
   intake.drain();
   const auto later = enter(intake);
@@ -189,8 +191,22 @@ TEST(Intake, ADrainRejectsWhatHasNotBeenRead) {
   EXPECT_TRUE(intake.wait_until_empty(Deadline::infinite()));
 }
 
+TEST(Intake, OnlyAcceptedRequestsHaveReadersThatAreSlow) {
+  LoneIntake intake({});
+  const auto arriving = enter(intake), accepted = enter(intake);
+  intake.arrived(*accepted, 1);
+  accepted->worked.get_future().wait();
+  intake.accepted(*accepted, 1);
+  intake.drop_slow_readers(std::chrono::milliseconds(7));
+  EXPECT_EQ(accepted->slow_limit.count(), 7);
+  EXPECT_EQ(arriving->slow_limit.count(), 0);
+  EXPECT_FALSE(intake.wait_until_answered(Deadline::after_ms(0)));
+  intake.leave(*accepted);
+  EXPECT_TRUE(intake.wait_until_answered(Deadline::after_ms(0))) << "the other one has no answer";
+}
+
 TEST(Intake, NobodyIsBothRejectedAndWorkedOn) {
-  Intake intake({.budget_bytes = kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto slow = enter(intake, "a"), waits = enter(intake, "b");
   ASSERT_EQ(slow->reads, 1);
   std::atomic<bool> worked = false;
@@ -205,7 +221,7 @@ TEST(Intake, NobodyIsBothRejectedAndWorkedOn) {
 }
 
 TEST(Intake, WhoeverLeavesTheQueueTakesWhatWasReadAlong) {
-  Intake intake({});
+  LoneIntake intake({});
   std::promise<void> release, entered;
   const auto held = enter(intake);
   held->hold = release.get_future().share();
@@ -223,7 +239,7 @@ TEST(Intake, WhoeverLeavesTheQueueTakesWhatWasReadAlong) {
 
 TEST(Intake, AnswersThatAreKeptDoNotKeepOthersFromBeingRead) {
   constexpr size_t kMebibyte = size_t{1} << 20;
-  Intake intake({});
+  LoneIntake intake({});
   std::vector<std::shared_ptr<FakeCall>> greedy;
   int kept = 0;
   for (int i = 0; i < 8; ++i) {
@@ -246,7 +262,7 @@ TEST(Intake, AnswersThatAreKeptDoNotKeepOthersFromBeingRead) {
 }
 
 TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
-  Intake intake({});
+  LoneIntake intake({});
   std::promise<void> release;
   const auto long_one = enter(intake), other_long = enter(intake), short_one = enter(intake);
   long_one->hold = release.get_future().share();
@@ -262,7 +278,7 @@ TEST(Intake, AShortRequestDoesNotWaitForALongOne) {
 }
 
 TEST(Intake, ClientsTakeTurns) {
-  Intake intake({});
+  LoneIntake intake({});
   std::promise<void> release;
   const auto held = enter(intake);
   held->hold = release.get_future().share();
@@ -284,7 +300,7 @@ TEST(Intake, ClientsTakeTurns) {
 }
 
 TEST(Intake, AGreedyClientIsEvictedBeforeTokenizing) {
-  Intake intake({.max_queued = 4});
+  LoneIntake intake({.max_queued = 4});
   std::promise<void> release, entered;
   const auto held = enter(intake);
   held->hold = release.get_future().share();
@@ -316,14 +332,14 @@ TEST(FairQueue, TwoClientsDoNotEvictEachOtherInTurn) {
 }
 
 TEST(Intake, TwoClientsWithMuchStillGetTheRoomThatIsFree) {
-  Intake intake({.budget_bytes = kMaxRequestBytes});
+  LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto reading = enter(intake, "a"), first = enter(intake, "a"), second = enter(intake, "b");
   intake.leave(*reading);
   EXPECT_EQ(first->reads + second->reads, 1);
 }
 
 TEST(Intake, AGreedyClientIsEvictedFromEveryQueue) {
-  Intake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
+  LoneIntake intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 4});
   std::vector<std::shared_ptr<FakeCall>> greedy;
   for (int i = 0; i < 8; ++i) greedy.push_back(enter(intake, "greedy"));
   EXPECT_EQ(greedy[2]->reads, 1) << "alone, it may use all of the budget but the last place";
@@ -347,7 +363,7 @@ TEST(Intake, AGreedyClientIsEvictedFromEveryQueue) {
 }
 
 TEST(Intake, BoundsItsQueues) {
-  Intake intake({.max_queued = 1});
+  LoneIntake intake({.max_queued = 1});
   std::promise<void> release;
   const auto held = enter(intake), queued = enter(intake), refused = enter(intake);
   held->hold = release.get_future().share();

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "server/intake/intake.h"
-#include "server/serving/live_request.h"
+#include "server/intake/live_request.h"
 #include "tests/server/serving/loop_fixture.h"
 #include "tests/server/serving/served_model.h"
 
@@ -22,10 +22,10 @@ namespace shoal {
 class WayIn {
  public:
   explicit WayIn(bool steps_wait)
-      : intake({.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 16, .max_queued = 12}),
-        steps_wait_(steps_wait),
-        loop(test_model(), kFourSeats, [this](const StepPlan& plan) { return step(plan); },
-             {.queue = {.requests = kPlaces}}) {
+      : steps_wait_(steps_wait),
+        loop(
+            test_model(), kFourSeats, [this](const StepPlan& plan) { return step(plan); },
+            {.queue = {.requests = kPlaces}}, state->book()) {
     state->set_ready(&test_model(), &loop, {});
   }
   ~WayIn() {
@@ -68,10 +68,10 @@ class WayIn {
     changed_.notify_all();
   }
 
-  /// Everything that requests take has been given back.
+  /// Everything that requests take has been given back. Nobody keeps a call any more.
   void expect_empty() {
     EXPECT_TRUE(intake.wait_until_empty(Deadline::after_ms(0)));
-    EXPECT_TRUE(state->wait_until_idle(Deadline::after_ms(0)));
+    EXPECT_EQ(shared_intake.use_count(), 1) << "a request is still kept";
     EXPECT_EQ(intake.counted_bytes(), 0u);
     const EngineLoad load = loop.load();
     EXPECT_EQ(load.running + load.waiting, 0);
@@ -88,7 +88,10 @@ class WayIn {
 
   const std::shared_ptr<ServingState> state =
       std::make_shared<ServingState>(std::vector<std::string>{"oracle"});
-  Intake intake;
+  const std::shared_ptr<Intake> shared_intake = std::make_shared<Intake>(
+      Intake::Options{.budget_bytes = 4 * kMaxRequestBytes, .max_waiting = 16, .max_queued = 12},
+      state);
+  Intake& intake = *shared_intake;
   std::array<std::atomic<int>, kNotTakenReasons> refused = {};  ///< by why
   std::atomic<int> answered = 0, cancelled = 0, gone = 0, evicted_from_queue = 0;
   std::atomic<bool> may_refuse_anybody = false;  ///< because time is up, or the server shuts down
@@ -190,7 +193,7 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
   void submit() {
     if (const RefusedRequest none = way_.intake.keep_answer(*this, answer_bytes); !none.ok())
       return refuse(none);
-    const auto request = std::make_shared<LiveRequest>(way_.state, id_, shared_from_this());
+    const auto request = LiveRequest::make(way_.shared_intake, id_, shared_from_this());
     {
       const std::lock_guard lock(mutex_);
       if (giving_back_) return;
@@ -201,10 +204,9 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
     asks.prompt_ids = {4, 5, 6};
     asks.max_tokens = max_tokens;
     asks.ignore_eos = true;
-    const Result<ServingState::Accepted, RefusedRequest> accepted =
+    const Result<LiveRequest::Accepted, RefusedRequest> accepted =
         request->submit(std::move(asks), {client_, deadline});
-    if (!accepted.ok()) return refuse(accepted.error());
-    way_.intake.accepted(*this, accepted->bytes);
+    if (!accepted.ok()) refuse(accepted.error());
   }
 
   /// A client with only one request at a time must never be refused because there are too many
@@ -220,15 +222,9 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
 
   /// Gives everything back. Returns false if it had ended.
   bool end() {
-    std::shared_ptr<LiveRequest> request;
     {
       const std::lock_guard lock(mutex_);
       if (std::exchange(giving_back_, true)) return false;
-      request = request_;
-    }
-    if (request) {
-      request->give_up();
-      request->leave();
     }
     way_.intake.leave(*this);
     set(&ended_);

@@ -96,13 +96,14 @@ class OneLifeAfterAnother {
     way.may_refuse_anybody = true;
     way.state->set_draining();
     way.intake.drain();
-    const auto late = new_call(way, "late", calls_, random_);
-    late->enter();
-    EXPECT_TRUE(late->ended());
+    open_.push_back(new_call(way, "late", calls_, random_));
+    open_.back()->enter();
+    EXPECT_TRUE(open_.back()->ended());
     way.let_steps_pass();
     for (const auto& call : open_) call->wait_until_ended();
     way.intake.stop();
     EXPECT_TRUE(way.loop.drain(Deadline::after_ms(kGuardMs)));
+    open_.clear();
     way.expect_empty();
     int ends = way.answered + way.cancelled + way.gone;
     for (const std::atomic<int>& refused : way.refused) ends += refused;

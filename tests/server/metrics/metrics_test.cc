@@ -143,10 +143,11 @@ TEST(MetricsTest, AModelsNameIsEscaped) {
 
 TEST(MetricsTest, BucketsAreCumulativeAndEndWithoutALimit) {
   const Metrics metrics({"m", kLimits, 1});
-  metrics.requests()->update([](RequestCounts& counts) {
-    counts.step(8, 0.003);
-    counts.step(9, 60);
-  });
+  {
+    const RequestBook::Lock lock(*metrics.book());
+    metrics.book()->counts(lock).step(8, 0.003);
+    metrics.book()->counts(lock).step(9, 60);
+  }
   const std::string text = metrics.text();
   EXPECT_EQ(value_of(text, "shoal_step_seconds_bucket{le=\"0.0025\"}"), "0");
   EXPECT_EQ(value_of(text, "shoal_step_seconds_bucket{le=\"0.005\"}"), "1");
@@ -161,7 +162,7 @@ TEST(MetricsTest, BucketsAreCumulativeAndEndWithoutALimit) {
 
 TEST(MetricsTest, MayBeReadWhileTheLoopRuns) {
   Metrics metrics({"m", kLimits, 2});
-  InferenceLoop loop(test_model(), kLimits, Script{}, {}, metrics.requests());
+  InferenceLoop loop(test_model(), kLimits, Script{}, {}, metrics.book());
   std::atomic<bool> done = false;
   std::thread reader([&] {
     while (!done) {

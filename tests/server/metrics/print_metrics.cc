@@ -30,7 +30,7 @@ RanksState ranks() {
 void serve(Metrics& metrics) {
   Script script;
   script.outputs = {{1, {40, 41, 1}}};
-  InferenceLoop loop(test_model(), kLimits, script, {}, metrics.requests());
+  InferenceLoop loop(test_model(), kLimits, script, {}, metrics.book());
   const MeasuredEngine engine(metrics, {[&loop] { return loop.load(); }, ranks});
   for (const int32_t tokens : {100, 5}) {
     const auto sink = std::make_shared<CollectingSink>();

@@ -19,7 +19,7 @@ class FrontCall {
   /// How many bytes its connection has brought so far.
   virtual uint64_t received() = 0;
   /// Translate the request and submit it (LiveRequest::submit). Called on a thread of the Intake.
-  /// Call Intake::accepted() or leave().
+  /// If it cannot be submitted, tell the client why, and call Intake::leave() afterwards.
   virtual void work() = 0;
   /// The request is refused: there is no room, it arrives too slowly, another client needs its
   /// place, or the server shuts down. Tell the client why, and call Intake::leave() afterwards. The
