@@ -15,9 +15,6 @@ class RefusedCall final : public ByteReactor {
   void OnDone() override { delete this; }  // gRPC calls this once, as the last call
 };
 
-/// How long until an idle connection may have made room for another one.
-constexpr int kConnectionsFullRetryMs = 1000;
-
 }  // namespace
 
 grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts) {
@@ -32,12 +29,12 @@ grpc::Status check_call(const grpc::CallbackServerContext& context, const Servic
     return to_grpc_status(
         Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
   if (!parts.connections->over_limit(context.peer())) return grpc::Status::OK;
-  return to_grpc_status(
+  return to_grpc_status(refuse(
+      NotTaken::kTooManyConnections,
       Status::error(Code::kResourceExhausted,
                     cat("too many connections: of at most ", parts.connections->most(),
                         " open descriptors (ulimit -n, less what the ranks need) none is free, so "
-                        "this connection is for health checks alone")),
-      {.reason = "TOO_MANY_CONNECTIONS", .retry_ms = kConnectionsFullRetryMs});
+                        "this connection is for health checks alone"))));
 }
 
 ByteReactor* refuse_call(const grpc::Status& why) {

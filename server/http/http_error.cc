@@ -60,6 +60,7 @@ int status_of(NotTaken refused, Code code) {
     case NotTaken::kDraining:
     case NotTaken::kEngineLost:
     case NotTaken::kNoMemory:
+    case NotTaken::kTooManyConnections:
       return kServiceUnavailable;
     case NotTaken::kQueueFull:
     case NotTaken::kShareExceeded:

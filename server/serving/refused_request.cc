@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMaxMessageBytes = 1900;
 
 /// How long a client should wait before a retry if nothing was measured: roughly the rest of
-/// loading, the time until the ranks are tried again or the queue moves, and the start of another
-/// server.
+/// loading, the time until the ranks are tried again, the time until the queue moves or an idle
+/// connection has made room, and the start of another server.
 constexpr int kLoadingRetryMs = 2000;
 constexpr int kRestartingRetryMs = 1000;
 constexpr int kQueueFullRetryMs = 1000;
@@ -36,6 +36,7 @@ int usual_retry_ms(NotTaken why) {
     case NotTaken::kShareExceeded:
     case NotTaken::kTooLate:
     case NotTaken::kQueuedTooLong:
+    case NotTaken::kTooManyConnections:
       return kQueueFullRetryMs;
   }
   return 0;
@@ -85,6 +86,8 @@ std::string_view reason_of(NotTaken why) {
       return "WAIT_TOO_LONG";
     case NotTaken::kQueuedTooLong:
       return "QUEUE_TIMEOUT";
+    case NotTaken::kTooManyConnections:
+      return "TOO_MANY_CONNECTIONS";
   }
   return "";
 }

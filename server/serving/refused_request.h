@@ -10,20 +10,21 @@ namespace shoal {
 
 /// Why a request was not accepted, or was evicted before it had begun.
 enum class NotTaken {
-  kInvalid,        ///< the request itself is wrong, so a retry fails in the same way
-  kIdInUse,        ///< a live request has the same request id
-  kLoading,        ///< the model is not loaded yet
-  kRestarting,     ///< the ranks were lost, and their restart takes long
-  kDraining,       ///< the server shuts down
-  kEngineLost,     ///< the ranks are lost for good
-  kNoMemory,       ///< requests, or answers that are kept whole, take all the memory they may
-  kQueueFull,      ///< no further request may wait
-  kShareExceeded,  ///< its client had more than half of the queue, and it was evicted
-  kTooLate,        ///< its first token is not likely to come in time
-  kQueuedTooLong,  ///< it has waited for longer than the server lets requests wait
+  kInvalid,             ///< the request itself is wrong, so a retry fails in the same way
+  kIdInUse,             ///< a live request has the same request id
+  kLoading,             ///< the model is not loaded yet
+  kRestarting,          ///< the ranks were lost, and their restart takes long
+  kDraining,            ///< the server shuts down
+  kEngineLost,          ///< the ranks are lost for good
+  kNoMemory,            ///< requests, or answers that are kept whole, take all the memory they may
+  kQueueFull,           ///< no further request may wait
+  kShareExceeded,       ///< its client had more than half of the queue, and it was evicted
+  kTooLate,             ///< its first token is not likely to come in time
+  kQueuedTooLong,       ///< it has waited for longer than the server lets requests wait
+  kTooManyConnections,  ///< its connection is one more than the server serves
 };
 
-inline constexpr int kNotTakenReasons = static_cast<int>(NotTaken::kQueuedTooLong) + 1;
+inline constexpr int kNotTakenReasons = static_cast<int>(NotTaken::kTooManyConnections) + 1;
 
 /// The refusal of a request, or none if ok(). Only refuse() makes one, so that each refusal has a
 /// NotTaken and says when to try again. A front only translates it.
