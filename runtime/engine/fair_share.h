@@ -3,6 +3,11 @@
 
 namespace shoal {
 
+/// What one client may hold of `limit` as soon as another client needs a part: half of it.
+constexpr auto fair_part(auto limit) {
+  return limit / 2;
+}
+
 /// A proposal to evict one request of a client for a request of another client. All four values
 /// count the same thing: requests, tokens or bytes.
 struct Eviction {
@@ -17,7 +22,7 @@ struct Eviction {
 /// are evicted. Eviction stops before that client would have less than the other one then has,
 /// because otherwise two clients would evict each other in turn.
 constexpr bool is_fair(const Eviction& eviction) {
-  return eviction.held > eviction.limit / 2 && eviction.kept >= eviction.wanted;
+  return eviction.held > fair_part(eviction.limit) && eviction.kept >= eviction.wanted;
 }
 
 }  // namespace shoal

@@ -29,11 +29,6 @@ void Intake::stop() {
     lane->changed.notify_one();
     if (lane->thread.joinable()) lane->thread.join();
   }
-  // Calls share the ownership of this object, so those that are left would keep it alive.
-  FairQueue<std::shared_ptr<FrontCall>> unserved[2];
-  const RequestBook::Lock lock(*book_);
-  std::swap(unserved[0], short_.queue);
-  std::swap(unserved[1], long_.queue);
 }
 
 void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& client,
@@ -74,21 +69,21 @@ std::shared_ptr<FrontCall> Intake::find(const FrontCall* call) const {
   return found == entries_.end() ? nullptr : found->second.call;
 }
 
-/// Whether the client may have one more request read, if others want the same.
-bool Intake::has_room_for(const std::string& client) const {
-  const auto found = bytes_of_.find(client);
-  const size_t bytes = found == bytes_of_.end() ? 0 : found->second;
-  return bytes + kMaxRequestBytes <= options_.budget_bytes / 2;
+Intake::Share Intake::share_of(const std::string& client) const {
+  const auto found = shares_.find(client);
+  return found == shares_.end() ? Share() : found->second;
 }
 
 /// Takes the next waiting request. A client that has no request arriving goes first, if there is
 /// such a client.
 std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
-  const auto has_none = [this](const std::string& client) {
-    return !arriving_of_.contains(client) && has_room_for(client);
+  const auto has_room = [this](const std::string& client) {
+    return share_of(client).bytes + kMaxRequestBytes <= fair_part(options_.budget_bytes);
+  };
+  const auto has_none = [&](const std::string& client) {
+    return share_of(client).arriving == 0 && has_room(client);
   };
   if (auto next = waiting_.pop_if(has_none)) return next;
-  const auto has_room = [this](const std::string& client) { return has_room_for(client); };
   if (auto next = waiting_.pop_if(has_room)) return next;
   return last_place ? std::nullopt : waiting_.pop();
 }
@@ -97,10 +92,10 @@ std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
 /// returned ones after it has released the lock.
 Intake::Calls Intake::admit() {
   Calls admitted;
-  while (bytes_ + kMaxRequestBytes <= options_.budget_bytes) {
+  while (all_.bytes + kMaxRequestBytes <= options_.budget_bytes) {
     // A client that already has its share may get more, but not the last place. So another client
     // that comes never has to wait until those requests have arrived.
-    const bool last = bytes_ > 0 && bytes_ + 2 * kMaxRequestBytes > options_.budget_bytes;
+    const bool last = all_.bytes > 0 && all_.bytes + 2 * kMaxRequestBytes > options_.budget_bytes;
     const std::optional<const FrontCall*> next = next_to_read(last);
     if (!next) break;
     Entry& entry = entries_.at(*next);
@@ -112,17 +107,13 @@ Intake::Calls Intake::admit() {
 
 /// Moves an entry to a state in which it counts with this many bytes. The caller holds the lock.
 void Intake::count(Entry& entry, State state, size_t bytes) {
-  bytes_ += bytes;
-  bytes_ -= entry.bytes;
-  size_t& of_client = bytes_of_[entry.client];
-  of_client += bytes;
-  of_client -= entry.bytes;
-  if (of_client == 0) bytes_of_.erase(entry.client);
-  if (entry.state != state && state == State::kArriving) ++arriving_of_[entry.client];
-  if (entry.state != state && entry.state == State::kArriving) {
-    const auto arriving = arriving_of_.find(entry.client);
-    if (--arriving->second == 0) arriving_of_.erase(arriving);
+  Share& share = shares_[entry.client];
+  for (Share* one : {&share, &all_}) {
+    one->bytes += bytes;
+    one->bytes -= entry.bytes;
+    one->arriving += (state == State::kArriving) - (entry.state == State::kArriving);
   }
+  if (share.bytes == 0 && share.arriving == 0 && share.answers == 0) shares_.erase(entry.client);
   entry.bytes = bytes;
   entry.state = state;
   entry.since = entry.looked_at = RunningClock::now();
@@ -140,13 +131,12 @@ void Intake::arrived(const FrontCall& call, size_t bytes) {
     Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
     count(found->second, State::kQueued, bytes);
     if (lane.queue.size() >= options_.max_queued) {
-      rejected = lane.queue.evict_for(client, options_.max_queued).value_or(nullptr);
-      full = rejected == nullptr;
+      const auto other = lane.queue.evict_for(client, options_.max_queued);
+      full = !other;
+      rejected = find(other.value_or(&call));
     }
-    if (full) {
-      rejected = found->second.call;
-    } else {
-      lane.queue.push(client, found->second.call);
+    if (!full) {
+      lane.queue.push(client, &call);
       lane.changed.notify_one();
     }
     admitted = admit();
@@ -159,24 +149,17 @@ RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
   const RequestBook::Lock lock(*book_);
   const auto found = entries_.find(&call);
   if (found == entries_.end() || bytes == 0) return {};
-  const auto known = answers_of_.find(found->second.client);
-  const size_t theirs = known == answers_of_.end() ? 0 : known->second;
+  const size_t theirs = share_of(found->second.client).answers;
   const size_t most = options_.budget_bytes,
-               most_of_one = most - std::min(kMaxAnswerBytes, most / 2);
+               most_of_one = most - std::min(kMaxAnswerBytes, fair_part(most));
   // The only one of a client, and the only one at all, may have any size that its front permits.
-  if ((theirs > 0 && theirs + bytes > most_of_one) || (answers_ > 0 && answers_ + bytes > most))
+  if ((theirs > 0 && theirs + bytes > most_of_one) ||
+      (all_.answers > 0 && all_.answers + bytes > most))
     return refusals::no_room_for_answer(most);
   found->second.answer_bytes = bytes;
-  answers_of_[found->second.client] = theirs + bytes;
-  answers_ += bytes;
+  shares_[found->second.client].answers += bytes;
+  all_.answers += bytes;
   return {};
-}
-
-void Intake::forget_answer(const Entry& entry) {
-  if (entry.answer_bytes == 0) return;
-  answers_ -= entry.answer_bytes;
-  const auto theirs = answers_of_.find(entry.client);
-  if ((theirs->second -= entry.answer_bytes) == 0) answers_of_.erase(theirs);
 }
 
 void Intake::accepted(const FrontCall& call, size_t bytes) {
@@ -251,14 +234,12 @@ void Intake::leave(const FrontCall& call) {
     const auto found = entries_.find(&call);
     if (found == entries_.end()) return;
     if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &call);
-    if (found->second.state == State::kQueued) {
-      // Its lane would keep it, with all that was read of it.
-      for (Lane* lane : {&short_, &long_})
-        lane->queue.remove(found->second.client, found->second.call);
-    }
+    // In whichever state: a lane must not point to a call that is gone.
+    for (Lane* lane : {&short_, &long_}) lane->queue.remove(found->second.client, &call);
     for (const auto& request : found->second.requests) request->leave(lock);
+    for (Share* one : {&shares_[found->second.client], &all_})
+      one->answers -= found->second.answer_bytes;
     count(found->second, State::kAccepted, 0);
-    forget_answer(found->second);
     last = std::move(found->second);
     entries_.erase(found);
     left_.notify_all();
@@ -359,7 +340,7 @@ bool Intake::wait_until_empty(Deadline deadline) {
 
 size_t Intake::counted_bytes() const {
   const RequestBook::Lock lock(*book_);
-  return bytes_;
+  return all_.bytes;
 }
 
 void Intake::run(Lane& lane) {
@@ -367,7 +348,7 @@ void Intake::run(Lane& lane) {
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;
-    std::shared_ptr<FrontCall> call = *lane.queue.pop();
+    std::shared_ptr<FrontCall> call = find(*lane.queue.pop());
     lock.unlock();
     call->work();
     call.reset();

@@ -125,8 +125,14 @@ class Intake {
     uint64_t received = 0;
     RunningClock::time_point looked_at = {};
   };
+  /// What the requests of one client take, or those of all.
+  struct Share {
+    size_t bytes = 0;
+    int arriving = 0;    // requests
+    size_t answers = 0;  // bytes that fronts may keep of answers
+  };
   struct Lane {
-    FairQueue<std::shared_ptr<FrontCall>> queue;
+    FairQueue<const FrontCall*> queue;
     std::condition_variable changed;
     std::thread thread;
   };
@@ -137,24 +143,20 @@ class Intake {
                                                     const RequestOrigin& origin);
   Calls admit();
   std::optional<const FrontCall*> next_to_read(bool last_place);
-  bool has_room_for(const std::string& client) const;
+  Share share_of(const std::string& client) const;
   void look_at_senders(RunningClock::time_point now, Calls* stopped);
   std::shared_ptr<FrontCall> find(const FrontCall* call) const;
   void count(Entry& entry, State state, size_t bytes);
-  void forget_answer(const Entry& entry);
   void run(Lane& lane);
 
   const Options options_;
   const std::shared_ptr<ServingState> state_;
-  const std::shared_ptr<RequestBook> book_;  // its lock guards the following
-  std::unordered_map<const FrontCall*, Entry> entries_;
+  const std::shared_ptr<RequestBook> book_;              // its lock guards the following
+  std::unordered_map<const FrontCall*, Entry> entries_;  // owns the calls; the queues are views
   RequestIds ids_;
   FairQueue<const FrontCall*> waiting_;
-  std::unordered_map<std::string, size_t> bytes_of_;    // what each client counts with, if not zero
-  std::unordered_map<std::string, int> arriving_of_;    // how many of each client arrive, if any
-  size_t bytes_ = 0;                                    // all of them together
-  std::unordered_map<std::string, size_t> answers_of_;  // bytes of each client's answers, if any
-  size_t answers_ = 0;                                  // all of them together
+  std::unordered_map<std::string, Share> shares_;  // of clients that have any
+  Share all_;                                      // of all clients together
   bool stop_ = false;
   bool draining_ = false;
   std::condition_variable left_;
