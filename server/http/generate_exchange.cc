@@ -53,10 +53,7 @@ struct GenerateExchange::Running {
   }
 };
 
-std::shared_ptr<GenerateExchange::Running> GenerateExchange::running() const {
-  const std::lock_guard lock(mutex_);
-  return running_;
-}
+GenerateExchange::~GenerateExchange() = default;
 
 void GenerateExchange::process(std::string body) {
   Result<ApiRequest, HttpError> request = read_api_request(body, route_);
@@ -127,11 +124,9 @@ HttpError GenerateExchange::submit(ApiRequest request) {
   const size_t kept = request.stream ? 0 : answer_bytes(request, *view.model);
   if (const RefusedRequest refused = parts().intake->keep_answer(*this, kept); !refused.ok())
     return to_http_error(refused);
-  const std::shared_ptr<Running> running = make_running(request, *view.model);
-  {
-    const std::lock_guard lock(mutex_);
-    running_ = running;
-  }
+  owned_ = make_running(request, *view.model);
+  Running* const running = owned_.get();
+  running_ = running;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
     if (given_up_) running->requests[i]->give_up();
     Result<LiveRequest::Accepted, RefusedRequest> accepted =
@@ -156,7 +151,7 @@ HttpError GenerateExchange::submit(ApiRequest request) {
 
 void GenerateExchange::stop() {
   given_up_ = true;
-  if (const auto running = this->running())
+  if (Running* const running = running_)
     for (const auto& request : running->requests) request->give_up();
 }
 
@@ -206,12 +201,12 @@ HttpPart GenerateExchange::fail(Running& running, const HttpError& error) {
 }
 
 HttpPart GenerateExchange::late() {
-  const std::shared_ptr<Running> running = this->running();
+  Running* const running = running_;
   return running && running->submitted ? fail(*running, too_late()) : BodyExchange::late();
 }
 
 std::optional<HttpPart> GenerateExchange::more() {
-  const std::shared_ptr<Running> running = this->running();
+  Running* const running = running_;
   if (!running || !running->submitted || running->finished) return std::nullopt;
   collect(*running);
   const bool draining = parts().state->draining();
@@ -250,7 +245,7 @@ std::optional<HttpPart> GenerateExchange::stream_part(Running& running) {
 }
 
 std::optional<HttpPart> GenerateExchange::keep_alive() {
-  const std::shared_ptr<Running> running = this->running();
+  Running* const running = running_;
   if (!running || !running->submitted || !running->stream || running->finished) return std::nullopt;
   HttpPart part = running->begun ? HttpPart{.stream = true} : stream_head(*running);
   running->begun = true;
@@ -259,7 +254,7 @@ std::optional<HttpPart> GenerateExchange::keep_alive() {
 }
 
 CallSummary GenerateExchange::summary() const {
-  const std::shared_ptr<Running> running = this->running();
+  Running* const running = running_;
   if (!running) return {.request_id = header_id_};
   CallSummary summary{.request_id = header_id_.empty() ? running->id : header_id_};
   if (!running->submitted) return summary;
@@ -275,7 +270,7 @@ CallSummary GenerateExchange::summary() const {
 }
 
 size_t GenerateExchange::unread_bytes() const {
-  const std::shared_ptr<Running> running = this->running();
+  Running* const running = running_;
   // Before all are submitted nothing may be written, so that it is not the client that is slow.
   if (!running || !running->submitted || !running->stream) return 0;
   size_t bytes = 0;

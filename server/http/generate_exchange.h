@@ -22,6 +22,7 @@ class GenerateExchange final : public BodyExchange {
   GenerateExchange(std::shared_ptr<const HttpParts> parts, const HttpRequestHead& head,
                    size_t length, ApiRoute route)
       : BodyExchange(std::move(parts), head, length), route_(route), header_id_(head.request_id) {}
+  ~GenerateExchange() override;
 
   std::optional<HttpPart> keep_alive() override;
   size_t unread_bytes() const override;
@@ -44,14 +45,14 @@ class GenerateExchange final : public BodyExchange {
   static HttpPart fail(Running& running, const HttpError& error);
   void add_headers(const Running& running, HttpResponse* head) const;
   HttpPart stream_head(const Running& running) const;
-  std::shared_ptr<Running> running() const;
 
   const ApiRoute route_;
   const std::string header_id_;
   std::atomic<bool> given_up_ = false;
-  mutable std::mutex mutex_;  // guards the pointer; only the event thread uses what it points to,
-                              // except for the requests
-  std::shared_ptr<Running> running_;
+  std::unique_ptr<Running> owned_;  // only process() sets it, once
+  // The same, for the event thread. Once all requests are submitted, it alone uses what this points
+  // to, except for the requests.
+  std::atomic<Running*> running_ = nullptr;
 };
 
 }  // namespace shoal
