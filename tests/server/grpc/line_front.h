@@ -1,9 +1,9 @@
 #pragma once
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -33,14 +33,12 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
     intake_->enter(shared_from_this(), "line client");
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return may_read_ || over_; });
-    if (!over_) {
-      lock.unlock();
-      const bool whole = read_line();
-      if (whole) intake_->arrived(*this, line_.size());
-      lock.lock();
-      if (!whole) over_ = true;
-      changed_.wait(lock, [this] { return over_; });
-    }
+    const bool may_read = !over_;
+    lock.unlock();
+    const bool whole = may_read && read_line();
+    if (whole) intake_->arrived(*this, line_.size());
+    lock.lock();
+    changed_.wait(lock, [&] { return over_ || !whole; });
     lock.unlock();
     intake_->leave(*this);
     ::shutdown(socket_.get(), SHUT_RDWR);
@@ -72,30 +70,23 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
   }
   void reject(const RefusedRequest& why) override {
     const std::lock_guard lock(mutex_);
-    end(cat("refused ", reason_of(why.why), " ", why.retry_ms));
+    end(refused(why));
   }
-
   void output_ready() override {
     const std::lock_guard lock(mutex_);
     if (over_) return;
     const LiveRequest::Output output = request_->take();
     for (const OutputDelta& delta : output.deltas) {
-      for (const SampledToken& token : delta.tokens) {
-        uint32_t bits = 0;
-        std::memcpy(&bits, &token.logprob, sizeof bits);
-        write(cat(token.token_id, " ", bits));
-      }
+      for (const SampledToken& token : delta.tokens)
+        write(cat(token.token_id, " ", std::bit_cast<uint32_t>(token.logprob)));
     }
     if (!output.end) return;
     request_->release_id();
-    if (output.end->refused) {
-      end(cat("refused ", reason_of(output.end->refused->why), " ", output.end->refused->retry_ms));
-    } else {
-      const FinishReason reason = output.end->finish.reason;
-      end(reason == FinishReason::kLength ? "length"
-          : reason == FinishReason::kStop ? "stop"
+    const FinishReason reason = output.end->finish.reason;
+    end(output.end->refused               ? refused(*output.end->refused)
+        : reason == FinishReason::kLength ? "length"
+        : reason == FinishReason::kStop   ? "stop"
                                           : "cancelled");
-    }
   }
   void drop_if_slow(std::chrono::milliseconds) override {}  // its lines fit the socket's buffer
 
@@ -108,6 +99,9 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
       line_ += byte;
     }
     return false;
+  }
+  static std::string refused(const RefusedRequest& why) {
+    return cat("refused ", reason_of(why.why), " ", why.retry_ms);
   }
   // Both require that mutex_ is held.
   void write(const std::string& line) const {
@@ -136,11 +130,6 @@ class LineCall final : public FrontCall, public std::enable_shared_from_this<Lin
 class LineFront {
  public:
   explicit LineFront(std::shared_ptr<Intake> intake) : intake_(std::move(intake)) {}
-  ~LineFront() {
-    for (std::thread& thread : threads_) thread.join();
-  }
-  LineFront(const LineFront&) = delete;
-  LineFront& operator=(const LineFront&) = delete;
 
   /// The client's end of a new connection. None if the system has none.
   Fd connect() {
@@ -154,7 +143,7 @@ class LineFront {
 
  private:
   const std::shared_ptr<Intake> intake_;
-  std::list<std::thread> threads_;
+  std::list<std::jthread> threads_;  // join in the end
 };
 
 }  // namespace shoal

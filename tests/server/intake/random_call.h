@@ -18,7 +18,8 @@
 namespace shoal {
 
 /// The whole way in behind a front: the budget, the threads that work on requests, the queue and
-/// the loop. Instead of ranks there is a script, whose steps can be made to wait.
+/// the loop. Instead of ranks there is a script, which loses every 50th step, and whose steps can
+/// be made to wait.
 class WayIn {
  public:
   explicit WayIn(bool steps_wait)
@@ -93,7 +94,7 @@ class WayIn {
       state);
   Intake& intake = *shared_intake;
   std::array<std::atomic<int>, kNotTakenReasons> refused = {};  ///< by why
-  std::atomic<int> answered = 0, cancelled = 0, gone = 0, evicted_from_queue = 0;
+  std::atomic<int> answered = 0, cancelled = 0, gone = 0, evicted_from_queue = 0, lost = 0;
   std::atomic<bool> may_refuse_anybody = false;  ///< because time is up, or the server shuts down
 
  private:
@@ -104,12 +105,17 @@ class WayIn {
     std::unique_lock lock(mutex_);
     standing_ = steps_wait_;
     changed_.wait(lock, [this] { return !standing_; });
+    if (++steps_ % 50 == 0) {
+      ++lost;
+      return StepOutcome(Status::error(Code::kUnavailable, "a rank was lost"), false, true);
+    }
     return Script{}(plan);
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool steps_wait_, standing_ = false;
+  int steps_ = 0;
 
  public:
   InferenceLoop loop;
@@ -123,6 +129,7 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
       : way_(way), client_(std::move(client)), id_(cat("call ", number)) {}
 
   int64_t max_tokens = 1;
+  bool as_text = false;  ///< the prompt, so that it is tokenized
   size_t answer_bytes = 0;
   Deadline deadline = Deadline::infinite();
 
@@ -201,7 +208,11 @@ class RandomCall final : public FrontCall, public std::enable_shared_from_this<R
       request_ = request;
     }
     GenerationRequest asks;
-    asks.prompt_ids = {4, 5, 6};
+    if (as_text) {
+      asks.prompt = "abc";
+    } else {
+      asks.prompt_ids = {4, 5, 6};
+    }
     asks.max_tokens = max_tokens;
     asks.ignore_eos = true;
     const Result<LiveRequest::Accepted, RefusedRequest> accepted =

@@ -24,6 +24,7 @@ std::shared_ptr<RandomCall> new_call(WayIn& way, const std::string& client, int 
                                      std::mt19937& random) {
   auto call = std::make_shared<RandomCall>(way, client, number);
   call->max_tokens = 1 + static_cast<int64_t>(random() % 6);
+  call->as_text = random() % 4 == 0;
   if (random() % 8 == 0) call->answer_bytes = size_t{1 + random() % 8} << 20;
   if (random() % 16 == 0) call->deadline = Deadline::after_ms(0);
   return call;
@@ -118,7 +119,8 @@ class OneLifeAfterAnother {
 };
 
 TEST(WayIn, EveryLifeEndsOnceAndGivesEverythingBack) {
-  int answered = 0, cancelled = 0, gone = 0, full = 0, evicted = 0, from_queue = 0, draining = 0;
+  int answered = 0, cancelled = 0, gone = 0, full = 0, evicted = 0, from_queue = 0, draining = 0,
+      lost = 0;
   for (uint32_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     OneLifeAfterAnother life(seed, narrow_breadth() ? 500 : 5'000);
@@ -134,8 +136,9 @@ TEST(WayIn, EveryLifeEndsOnceAndGivesEverythingBack) {
     evicted += refused(NotTaken::kShareExceeded);
     from_queue += life.way.evicted_from_queue;
     draining += refused(NotTaken::kDraining);
+    lost += life.way.lost;
   }
-  for (const int seen : {answered, cancelled, gone, full, evicted, from_queue, draining})
+  for (const int seen : {answered, cancelled, gone, full, evicted, from_queue, draining, lost})
     EXPECT_GT(seen, 0) << "each kind of end is among them";
 }
 
@@ -190,6 +193,7 @@ TEST(WayIn, EightThreadsEndTheirLivesOnceToo) {
   for (const std::atomic<int>& refused : way.refused) ends += refused;
   EXPECT_EQ(ends, static_cast<int>(threads.size()) * calls_of_each);
   EXPECT_GT(way.answered, 0);
+  EXPECT_GT(way.lost, 0);
 }
 
 }  // namespace
