@@ -17,7 +17,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "first leaf to the last",
 }
 # The rooms on a request's way, which have grown faster than any plan. Those that are longer already
-# have a number of their own, which only ever becomes smaller.
+# have a number of their own, which only ever becomes smaller, and their README.md says why.
 MAX_ROOM_LINES = 2500
 ROOMS: dict[str, int] = {
     "server/serving": MAX_ROOM_LINES, "server/intake": MAX_ROOM_LINES, "server/grpc": 2950,

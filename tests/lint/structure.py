@@ -48,6 +48,13 @@ GENERATED = {
     "openengine/": {"server/grpc", "server/grpc/connections", "server/commands"},
     "kserve/": {"server/facades"}, "vllm/": {"server/facades"},
 }
+# The headers of gRPC, and the folders and files that may include them.
+GRPC = ("grpcpp/", "grpc/")
+GRPC_USERS = {
+    "server/grpc", "server/grpc/connections", "server/facades", "tests",
+    "server/commands/client_command.cc", "server/commands/client_channel.h",
+    "server/commands/client_channel.cc",
+}
 # Folders whose sources are members of a table, with the header that declares them. If `only` is not
 # empty, it matches the names that are members.
 TABLES = {
@@ -136,6 +143,8 @@ def check_include(path: str, quote: str, target: str, root: Path) -> str | None:
                 return (f'includes generated "{target}", '
                         f'which only {", ".join(sorted(folders))} may see')
             return None
+    if target.startswith(GRPC) and here and not {here[0], path} & GRPC_USERS:
+        return f'includes <{target}>, which only {", ".join(sorted(GRPC_USERS))} may see'
     if there is None:
         if quote == '"' and not (root / target).exists():
             return (f'includes "{target}", which is not in the tree: '

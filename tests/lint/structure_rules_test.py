@@ -235,6 +235,14 @@ bool operator==(const S& a, const S& b) { return true; }
         self.assertEqual(self.problems("server/grpc/service.cc",
                                        '#include "openengine/v1/x.pb.h"\n'), "")
 
+    def test_grpc_stays_behind_its_folders(self):
+        include = "#include <grpcpp/grpcpp.h>\n"
+        self.assertIn("server/grpc/connections, tests may see",
+                      self.problems("server/http/routes.cc", include))
+        self.assertIn("may see", self.problems("server/commands/serve_command.cc", include))
+        self.assertNotIn("may see", self.problems("server/commands/client_command.cc", include))
+        self.assertNotIn("may see", self.problems("server/grpc/connections/call.cc", include))
+
     def test_a_header_without_pragma_once(self):
         self.assertIn("#pragma once", self.problems("models/weights.h", "int x();\n"))
 

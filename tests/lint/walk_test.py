@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else Path(__file__).parents[2]
-ROW = re.compile(r"^\| (\d+) \| `([\w:]+)` \| [^|]+ \| `(\w+)` \| ([\w/.]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (\d+) \| `([\w:]+)` \| [^|]+ \| (?:bytes of )?`(\w+)` \| ([\w/.]+) \|$", re.MULTILINE)
 MOST_HOPS = 9
 SKIPPED = {"build", ".git", ".cache", "tests", "bench"}
 
@@ -93,6 +93,14 @@ class Walk(unittest.TestCase):
                 with self.subTest(row=row, old=old):
                     self.assertEqual(problems(row, self.texts), [])
                     self.assertNotEqual(problems(row.replace(old, new), self.texts), [])
+
+    def test_one_place_ends_a_sequence(self):
+        calls = r"\bscheduler_?(?:\.|->)finish\("
+        found = [file.relative_to(ROOT).as_posix() for file in sources(".h", ".cc")
+                 for _ in re.findall(calls, file.read_text())]
+        self.assertEqual(found, ["server/serving/inference_loop.cc"])
+        ends = definitions("InferenceLoop::take_out", (ROOT / found[0]).read_text())
+        self.assertTrue(any(re.search(calls, body) for body in ends))
 
     def test_a_declaration_or_a_call_is_no_definition(self):
         self.assertEqual(definitions("Box::open", "int Box::open(int a);\n"), [])
