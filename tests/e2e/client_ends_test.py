@@ -2,8 +2,8 @@
 import contextlib
 import os
 import signal
+import socket
 import tempfile
-from pathlib import Path
 
 import harness
 from harness import UNAVAILABLE
@@ -106,18 +106,18 @@ class ClientEnds(harness.TestCase):
             messages.write('[{"role": "user", "content": "x"}]')
             messages.flush()
             for number in (signal.SIGINT, signal.SIGTERM):
-                waiting = harness.start("client", "--server", "127.0.0.1:1", "--wait", 600,
-                                        "--messages", messages.name)
-                harness.wait_until(lambda: self.handles(waiting.pid, signal.SIGTERM), "its handlers")
-                waiting.send_signal(number)
-                self.assertEqual((waiting.wait(), waiting.communicate()[1]),
-                                 (128 + number, b"shoal: interrupted\n"))
-
-    @staticmethod
-    def handles(pid: int, number: int) -> bool:
-        """Whether the process has a handler for the signal."""
-        status = Path(f"/proc/{pid}/status").read_text()
-        return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
+                with socket.create_server(("127.0.0.1", 0)) as server:
+                    server.settimeout(harness.GUARD)
+                    waiting = harness.start("client", "--server",
+                                            f"127.0.0.1:{server.getsockname()[1]}", "--wait", 600,
+                                            "--messages", messages.name)
+                    # It asks again and again. ThreadSanitizer of GCC 12 loses a signal that comes in
+                    # the first call of a thread that may block, which is over at the second question.
+                    for _ in range(2):
+                        server.accept()[0].close()
+                    waiting.send_signal(number)
+                    self.assertEqual((waiting.wait(), waiting.communicate()[1]),
+                                     (128 + number, b"shoal: interrupted\n"))
 
 
 if __name__ == "__main__":
