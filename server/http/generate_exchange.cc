@@ -53,6 +53,10 @@ struct GenerateExchange::Running {
   }
 };
 
+GenerateExchange::GenerateExchange(std::shared_ptr<const HttpParts> parts,
+                                   const HttpRequestHead& head, size_t length, ApiRoute route)
+    : BodyExchange(std::move(parts), head, length), route_(route), header_id_(head.request_id) {}
+
 GenerateExchange::~GenerateExchange() = default;
 
 void GenerateExchange::process(std::string body) {

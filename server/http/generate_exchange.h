@@ -20,8 +20,7 @@ class GenerateExchange final : public BodyExchange {
   /// A request_id in the body names the request; the header x-request-id is only returned and
   /// logged.
   GenerateExchange(std::shared_ptr<const HttpParts> parts, const HttpRequestHead& head,
-                   size_t length, ApiRoute route)
-      : BodyExchange(std::move(parts), head, length), route_(route), header_id_(head.request_id) {}
+                   size_t length, ApiRoute route);
   ~GenerateExchange() override;
 
   std::optional<HttpPart> keep_alive() override;
