@@ -11,6 +11,36 @@
 
 namespace shoal {
 
+/// Holds the lock while it is decided what becomes of calls. They hear of it when the turn ends,
+/// without the lock: first those that are rejected, then those that there is room for now.
+class Intake::Turn {
+ public:
+  explicit Turn(Intake& intake) : held(*intake.book_), intake_(intake) {}
+  ~Turn() {
+    const Calls admitted = intake_.admit();
+    held.unlock();
+    for (const auto& [call, why] : rejected_) call->reject(why);
+    for (const auto& call : admitted) call->read();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+  void reject(std::shared_ptr<FrontCall> call, RefusedRequest why) {
+    rejected_.emplace_back(std::move(call), std::move(why));
+  }
+  void reject(Entry& entry, RefusedRequest why) {
+    entry.rejected = true;
+    if (entry.state == State::kWaiting) intake_.waiting_.remove(entry.client, entry.call.get());
+    reject(entry.call, std::move(why));
+  }
+
+  RequestBook::Lock held;
+
+ private:
+  Intake& intake_;
+  std::vector<std::pair<std::shared_ptr<FrontCall>, RefusedRequest>> rejected_;
+};
+
 Intake::Intake(const Options& options, std::shared_ptr<ServingState> state)
     : options_(options), state_(std::move(state)), book_(state_->book()) {
   for (Lane* lane : {&short_, &long_}) lane->thread = std::thread([this, lane] { run(*lane); });
@@ -33,40 +63,20 @@ void Intake::stop() {
 
 void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& client,
                    size_t most_bytes) {
-  Calls admitted;
-  std::shared_ptr<FrontCall> evicted;
-  bool full = false, draining = false;
   const uint64_t received = call->received();
-  {
-    const RequestBook::Lock lock(*book_);
-    draining = draining_;
-    if (waiting_.size() >= options_.max_waiting) {
-      const auto other = waiting_.evict_for(client, options_.max_waiting);
-      if (other) {
-        evicted = find(*other);
-        entries_.at(*other).rejected = true;
-      }
-      full = !other;
-    }
-    if (!full && !draining) {
-      entries_[call.get()] = {.call = call,
-                              .client = client,
-                              .most_bytes = most_bytes,
-                              .since = RunningClock::now(),
-                              .received = received};
-      waiting_.push(client, call.get());
-      admitted = admit();
-    }
+  Turn turn(*this);
+  if (draining_) return turn.reject(call, server_is_draining());
+  if (waiting_.size() >= options_.max_waiting) {
+    const auto other = waiting_.evict_for(client, options_.max_waiting);
+    if (!other) return turn.reject(call, refusals::too_many());
+    turn.reject(entries_.at(*other), refusals::evicted_for_another());
   }
-  if (evicted) evicted->reject(refusals::evicted_for_another());
-  if (draining) return call->reject(server_is_draining());
-  if (full) call->reject(refusals::too_many());
-  for (const auto& one : admitted) one->read();
-}
-
-std::shared_ptr<FrontCall> Intake::find(const FrontCall* call) const {
-  const auto found = entries_.find(call);
-  return found == entries_.end() ? nullptr : found->second.call;
+  entries_[call.get()] = {.call = call,
+                          .client = client,
+                          .most_bytes = most_bytes,
+                          .since = RunningClock::now(),
+                          .received = received};
+  waiting_.push(client, call.get());
 }
 
 Intake::Share Intake::share_of(const std::string& client) const {
@@ -88,8 +98,7 @@ std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
   return last_place ? std::nullopt : waiting_.pop();
 }
 
-/// Gives the free room to waiting requests. The caller holds the lock, and calls read() of the
-/// returned ones after it has released the lock.
+/// Gives the free room to waiting requests. The caller holds the lock.
 Intake::Calls Intake::admit() {
   Calls admitted;
   while (all_.bytes + kMaxRequestBytes <= options_.budget_bytes) {
@@ -120,29 +129,19 @@ void Intake::count(Entry& entry, State state, size_t bytes) {
 }
 
 void Intake::arrived(const FrontCall& call, size_t bytes) {
-  Calls admitted;
-  std::shared_ptr<FrontCall> rejected;
-  bool full = false;
-  {
-    const RequestBook::Lock lock(*book_);
-    const auto found = entries_.find(&call);
-    if (found == entries_.end() || found->second.rejected) return;
-    const std::string& client = found->second.client;
-    Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
-    count(found->second, State::kQueued, bytes);
-    if (lane.queue.size() >= options_.max_queued) {
-      const auto other = lane.queue.evict_for(client, options_.max_queued);
-      full = !other;
-      rejected = find(other.value_or(&call));
-    }
-    if (!full) {
-      lane.queue.push(client, &call);
-      lane.changed.notify_one();
-    }
-    admitted = admit();
+  Turn turn(*this);
+  const auto found = entries_.find(&call);
+  if (found == entries_.end() || found->second.rejected) return;
+  Entry& entry = found->second;
+  count(entry, State::kQueued, bytes);
+  Lane& lane = bytes <= options_.short_bytes ? short_ : long_;
+  if (lane.queue.size() >= options_.max_queued) {
+    const auto other = lane.queue.evict_for(entry.client, options_.max_queued);
+    if (!other) return turn.reject(entry, refusals::too_many());
+    turn.reject(entries_.at(*other), refusals::evicted_for_another());
   }
-  if (rejected) rejected->reject(full ? refusals::too_many() : refusals::evicted_for_another());
-  for (const auto& one : admitted) one->read();
+  lane.queue.push(entry.client, &call);
+  lane.changed.notify_one();
 }
 
 RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
@@ -163,15 +162,9 @@ RefusedRequest Intake::keep_answer(const FrontCall& call, size_t bytes) {
 }
 
 void Intake::accepted(const FrontCall& call, size_t bytes) {
-  Calls admitted;
-  {
-    const RequestBook::Lock lock(*book_);
-    const auto found = entries_.find(&call);
-    if (found == entries_.end()) return;
-    count(found->second, State::kAccepted, bytes);
-    admitted = admit();
-  }
-  for (const auto& one : admitted) one->read();
+  const Turn turn(*this);
+  const auto found = entries_.find(&call);
+  if (found != entries_.end()) count(found->second, State::kAccepted, bytes);
 }
 
 bool Intake::keep(const RequestBook::Lock& /*held*/, const FrontCall& call,
@@ -187,14 +180,15 @@ Result<const ServedModel*, RefusedRequest> Intake::accept(LiveRequest& live,
                                                           ResolvedRequest request,
                                                           const RequestOrigin& origin) {
   const size_t bytes = kept_bytes(request);
-  RequestBook::Lock lock(*book_);
-  SHOAL_RETURN_IF_ERROR(state_->refusal(lock));
+  const Turn turn(*this);
+  SHOAL_RETURN_IF_ERROR(state_->refusal(turn.held));
   // The client went, or its call has left.
   if (live.given_up_)
     return refuse(NotTaken::kInvalid, Status::error(Code::kCancelled, "the client has left"));
   if (ids_.find(live.id_) != nullptr) return refusals::id_in_use(live.id_);
-  SHOAL_ASSIGN_OR_RETURN(const ServingState::Accepted accepted,
-                         state_->submit(lock, std::move(request), live.shared_from_this(), origin));
+  SHOAL_ASSIGN_OR_RETURN(
+      const ServingState::Accepted accepted,
+      state_->submit(turn.held, std::move(request), live.shared_from_this(), origin));
   live.loop_ = accepted.loop;
   live.loop_id_ = accepted.id;
   ids_.add(&live);
@@ -204,9 +198,6 @@ Result<const ServedModel*, RefusedRequest> Intake::accept(LiveRequest& live,
   const bool last = ++entry.accepted == entry.requests.size();
   count(entry, State::kAccepted,
         last ? entry.accepted_bytes : std::max(entry.bytes, entry.accepted_bytes));
-  const Calls admitted = admit();
-  lock.unlock();
-  for (const auto& one : admitted) one->read();
   return accepted.model;
 }
 
@@ -227,30 +218,25 @@ int Intake::abort_all() {
 }
 
 void Intake::leave(const FrontCall& call) {
-  Calls admitted;
   Entry last;  // destroyed after the lock is released, because it holds a front's code
-  {
-    const RequestBook::Lock lock(*book_);
-    const auto found = entries_.find(&call);
-    if (found == entries_.end()) return;
-    if (found->second.state == State::kWaiting) waiting_.remove(found->second.client, &call);
-    // In whichever state: a lane must not point to a call that is gone.
-    for (Lane* lane : {&short_, &long_}) lane->queue.remove(found->second.client, &call);
-    for (const auto& request : found->second.requests) request->leave(lock);
-    for (Share* one : {&shares_[found->second.client], &all_})
-      one->answers -= found->second.answer_bytes;
-    count(found->second, State::kAccepted, 0);
-    last = std::move(found->second);
-    entries_.erase(found);
-    left_.notify_all();
-    admitted = admit();
-  }
-  for (const auto& one : admitted) one->read();
+  const Turn turn(*this);
+  const auto found = entries_.find(&call);
+  if (found == entries_.end()) return;
+  Entry& entry = found->second;
+  if (entry.state == State::kWaiting) waiting_.remove(entry.client, &call);
+  // In whichever state: a lane must not point to a call that is gone.
+  for (Lane* lane : {&short_, &long_}) lane->queue.remove(entry.client, &call);
+  for (const auto& request : entry.requests) request->leave(turn.held);
+  for (Share* one : {&shares_[entry.client], &all_}) one->answers -= entry.answer_bytes;
+  count(entry, State::kAccepted, 0);
+  last = std::move(entry);
+  entries_.erase(found);
+  left_.notify_all();
 }
 
 /// Asks the connections of requests that arrive what they have brought, without holding the lock,
-/// and finds those that have stopped while another client waits.
-void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
+/// and rejects those that have stopped while another client waits.
+void Intake::look_at_senders(RunningClock::time_point now) {
   Calls arriving;
   {
     const RequestBook::Lock lock(*book_);
@@ -259,7 +245,7 @@ void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
   }
   std::vector<uint64_t> received;
   for (const auto& call : arriving) received.push_back(call->received());
-  const RequestBook::Lock lock(*book_);
+  Turn turn(*this);
   for (size_t i = 0; i < arriving.size(); ++i) {
     const auto found = entries_.find(arriving[i].get());
     if (found == entries_.end() || found->second.state != State::kArriving) continue;
@@ -267,10 +253,8 @@ void Intake::look_at_senders(RunningClock::time_point now, Calls* stopped) {
     if (entry.rejected) continue;
     if (now - entry.looked_at < std::chrono::milliseconds(options_.stopped_ms)) continue;
     const bool moves = received[i] - entry.received >= options_.stopped_bytes;
-    if (!moves && waiting_.any_but(entry.client)) {
-      entry.rejected = true;
-      stopped->push_back(arriving[i]);
-    }
+    if (!moves && waiting_.any_but(entry.client))
+      turn.reject(entry, refusals::stopped(options_.stopped_ms));
     entry.received = received[i];
     entry.looked_at = now;
   }
@@ -280,23 +264,18 @@ void Intake::reject_late(RunningClock::time_point now) {
   const auto older = [now](const Entry& entry, int milliseconds) {
     return now - entry.since > std::chrono::milliseconds(milliseconds);
   };
-  Calls without_room, slow, still;
   {
-    const RequestBook::Lock lock(*book_);
+    Turn turn(*this);
     if (waiting_.empty()) return;
     for (auto& [call, entry] : entries_) {
-      const bool waits = entry.state == State::kWaiting && older(entry, options_.max_wait_ms);
-      const bool sends = entry.state == State::kArriving && older(entry, options_.slow_sender_ms);
-      if (entry.rejected || (!waits && !sends)) continue;
-      entry.rejected = true;
-      if (waits) waiting_.remove(entry.client, call);
-      (waits ? without_room : slow).push_back(entry.call);
+      if (entry.rejected) continue;
+      if (entry.state == State::kWaiting && older(entry, options_.max_wait_ms))
+        turn.reject(entry, refusals::no_room(options_.budget_bytes));
+      if (entry.state == State::kArriving && older(entry, options_.slow_sender_ms))
+        turn.reject(entry, refusals::too_slow(options_.slow_sender_ms));
     }
   }
-  look_at_senders(now, &still);
-  for (const auto& call : without_room) call->reject(refusals::no_room(options_.budget_bytes));
-  for (const auto& call : slow) call->reject(refusals::too_slow(options_.slow_sender_ms));
-  for (const auto& call : still) call->reject(refusals::stopped(options_.stopped_ms));
+  look_at_senders(now);
 }
 
 void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
@@ -310,19 +289,12 @@ void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
 }
 
 void Intake::drain() {
-  Calls unread;
-  {
-    const RequestBook::Lock lock(*book_);
-    draining_ = true;
-    for (auto& [call, entry] : entries_) {
-      if (entry.rejected || (entry.state != State::kWaiting && entry.state != State::kArriving))
-        continue;
-      entry.rejected = true;
-      if (entry.state == State::kWaiting) waiting_.remove(entry.client, call);
-      unread.push_back(entry.call);
-    }
+  Turn turn(*this);
+  draining_ = true;
+  for (auto& [call, entry] : entries_) {
+    const bool unread = entry.state == State::kWaiting || entry.state == State::kArriving;
+    if (unread && !entry.rejected) turn.reject(entry, server_is_draining());
   }
-  for (const auto& call : unread) call->reject(server_is_draining());
 }
 
 bool Intake::wait_until_answered(Deadline deadline) {
@@ -348,7 +320,7 @@ void Intake::run(Lane& lane) {
   for (;;) {
     wait_until_ready(lane.changed, lock, [&] { return stop_ || !lane.queue.empty(); });
     if (stop_) return;
-    std::shared_ptr<FrontCall> call = find(*lane.queue.pop());
+    std::shared_ptr<FrontCall> call = entries_.at(*lane.queue.pop()).call;
     lock.unlock();
     call->work();
     call.reset();

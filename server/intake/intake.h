@@ -137,6 +137,7 @@ class Intake {
     std::thread thread;
   };
   using Calls = std::vector<std::shared_ptr<FrontCall>>;
+  class Turn;
   bool keep(const RequestBook::Lock& held, const FrontCall& call,
             std::shared_ptr<LiveRequest> request);
   Result<const ServedModel*, RefusedRequest> accept(LiveRequest& live, ResolvedRequest request,
@@ -144,8 +145,7 @@ class Intake {
   Calls admit();
   std::optional<const FrontCall*> next_to_read(bool last_place);
   Share share_of(const std::string& client) const;
-  void look_at_senders(RunningClock::time_point now, Calls* stopped);
-  std::shared_ptr<FrontCall> find(const FrontCall* call) const;
+  void look_at_senders(RunningClock::time_point now);
   void count(Entry& entry, State state, size_t bytes);
   void run(Lane& lane);
 

@@ -365,14 +365,14 @@ TEST(Intake, AGreedyClientIsEvictedFromEveryQueue) {
 TEST(Intake, BoundsItsQueues) {
   LoneIntake intake({.max_queued = 1});
   std::promise<void> release;
-  const auto held = enter(intake), queued = enter(intake), refused = enter(intake);
+  const auto held = enter(intake), refused = enter(intake);
   held->hold = release.get_future().share();
   intake.arrived(*held, 1);
-  // Until the thread has taken the first one, the second finds the queue full.
-  for (;;) {
-    intake.arrived(*queued, 1);
-    if (queued->refusal == Code::kOk) break;
-    queued->refusal = Code::kOk;
+  // Until the thread has taken the first one, a second one finds the queue full.
+  auto queued = enter(intake);
+  for (intake.arrived(*queued, 1); queued->refusal != Code::kOk; intake.arrived(*queued, 1)) {
+    intake.leave(*queued);
+    queued = enter(intake);
   }
   intake.arrived(*refused, 1);
   EXPECT_EQ(refused->refusal, Code::kResourceExhausted);
