@@ -1,5 +1,3 @@
-#include "server/grpc/control_service.h"
-
 #include <chrono>
 #include <grpcpp/grpcpp.h>
 #include <utility>
@@ -7,6 +5,7 @@
 #include "runtime/base/counted.h"
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/health_call.h"
+#include "server/grpc/services.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 

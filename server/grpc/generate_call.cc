@@ -1,8 +1,8 @@
 #include "server/grpc/generate_call.h"
 
 #include <grpcpp/grpcpp.h>
+#include <string_view>
 
-#include "server/grpc/call_key.h"
 #include "server/grpc/grpc_status.h"
 
 namespace shoal {
@@ -20,7 +20,18 @@ class RefusedCall final : public ByteReactor {
 grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts) {
   // gRPC sorts all metadata of a call when one of them is asked for, and here they may be millions.
   if (parts.connections->has_closed(context.peer())) return grpc::Status::CANCELLED;
-  return check_key(context, *parts.keys);
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find("authorization");
+  const bool brought = found != metadata.end();
+  const std::string_view value =
+      brought ? std::string_view(found->second.data(), found->second.size()) : std::string_view();
+  if (parts.keys->allow(value)) return grpc::Status::OK;
+  return to_grpc_status(
+      Status::error(Code::kUnauthenticated,
+                    brought ? "the API key is not valid here"
+                            : "this server needs an API key: send it as metadata \"authorization: "
+                              "Bearer KEY\""),
+      {.reason = "INVALID_API_KEY"});
 }
 
 grpc::Status check_call(const grpc::CallbackServerContext& context, const ServiceParts& parts) {

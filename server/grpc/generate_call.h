@@ -20,8 +20,9 @@ struct ServiceParts {
   std::shared_ptr<const ApiKeys> keys;
 };
 
-/// Checks the key alone, and that this program has not closed the connection. Every method but
-/// those that tell health asks for it, before it looks at metadata.
+/// Checks that this program has not closed the connection, and the key alone: UNAUTHENTICATED
+/// unless there are no keys, or the metadata brings one as "authorization: Bearer KEY". Every
+/// method but those that tell health asks for it, before it looks at metadata.
 grpc::Status check_key(const grpc::CallbackServerContext& context, const ServiceParts& parts);
 
 /// Checks what every call must have that makes work: the same as check_key, a deadline that has not

@@ -1,5 +1,3 @@
-#include "server/grpc/generate_service.h"
-
 #include <algorithm>
 #include <charconv>
 #include <grpcpp/grpcpp.h>
@@ -9,6 +7,7 @@
 
 #include "server/grpc/grpc_status.h"
 #include "server/grpc/openengine_dialect.h"
+#include "server/grpc/services.h"
 
 #include "openengine/v1/services.grpc.pb.h"
 

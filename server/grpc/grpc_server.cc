@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -21,11 +22,8 @@
 #include "server/grpc/connections/call_watch.h"
 #include "server/grpc/connections/connections.h"
 #include "server/grpc/connections/liveness_probe.h"
-#include "server/grpc/control_service.h"
-#include "server/grpc/generate_service.h"
-#include "server/grpc/protobuf_log.h"
+#include "server/grpc/services.h"
 #include "server/grpc/tls_credentials.h"
-#include "server/grpc/transport_service.h"
 #include "server/intake/intake.h"
 #include "server/net/listen.h"
 
@@ -76,6 +74,10 @@ void route_grpc_log(gpr_log_func_args* line) {
   if (error) remember_library_error(line->message);
   log_line(error && !g_building ? LogLevel::kError : LogLevel::kDebug,
            cat("grpc: ", line->message));
+}
+
+void route_protobuf_log(google::protobuf::LogLevel, const char*, int, const std::string& text) {
+  log_debug(cat("protobuf: ", text));
 }
 
 /// The descriptors that the connections of clients must leave free, so that the ranks can be
@@ -254,7 +256,7 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
     return Status::error(Code::kInvalidArgument,
                          cat("--grpc-port must be in [0, 65535], not ", options.port));
   gpr_set_log_function(route_grpc_log);
-  route_protobuf_log();
+  google::protobuf::SetLogHandler(route_protobuf_log);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   SHOAL_ASSIGN_OR_RETURN(Listeners listeners, listen_on(options.host, options.port, "--grpc-port"));

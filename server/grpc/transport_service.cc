@@ -1,10 +1,9 @@
-#include "server/grpc/transport_service.h"
-
 #include <grpcpp/grpcpp.h>
 #include <utility>
 
 #include "models/tokenizer/unicode.h"
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/services.h"
 
 #include "shoal/v1/transport.grpc.pb.h"
 

@@ -20,7 +20,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 # have a number of their own, which only ever becomes smaller, and their README.md says why.
 MAX_ROOM_LINES = 2500
 ROOMS: dict[str, int] = {
-    "server/serving": MAX_ROOM_LINES, "server/intake": MAX_ROOM_LINES, "server/grpc": 2950,
+    "server/serving": MAX_ROOM_LINES, "server/intake": MAX_ROOM_LINES, "server/grpc": 2850,
     "server/grpc/connections": MAX_ROOM_LINES, "server/http": 3800, "server/facades": MAX_ROOM_LINES,
 }
 NO_CODE = re.compile(

@@ -62,6 +62,7 @@ TABLES = {
     "kernels/cpu": ("kernels/cpu/ops.h", ""),
     "kernels/cuda": ("kernels/cuda/entries.h", ""),
     "runtime/transport/rungs": ("runtime/transport/rungs/rungs.h", r"\w+_rung"),
+    "server/grpc": ("server/grpc/services.h", r"\w+_service"),
     # The man page, JSON and a script for each shell. All are made from the table.
     "server/cli": ("server/cli/command_table.h", r"man_page|help_json|\w+_completion"),
     "server/commands": ("server/commands/commands.h", r"\w+_command"),
