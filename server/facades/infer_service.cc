@@ -189,9 +189,7 @@ class InferService final
     if (const grpc::Status refusal = check_call(*context, parts_); !refusal.ok())
       return refuse_call(refusal);
     const std::string client = address_of(context->peer());
-    const auto stream = std::make_shared<InferStream>(
-        StreamParts{parts_.state, parts_.intake, parts_.probe, parts_.connections}, dialect_,
-        open_);
+    const auto stream = std::make_shared<InferStream>(parts_, dialect_, open_);
     if (open_->enter(stream, client)) return stream->start(context, client);
     constexpr int kRetryMs = 1000;
     return refuse_call(to_grpc_status(

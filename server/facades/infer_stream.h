@@ -46,7 +46,7 @@ class InferStream final : public std::enable_shared_from_this<InferStream> {
  public:
   using Reactor = GenerateStream::Reactor;
 
-  InferStream(StreamParts parts, std::shared_ptr<const Dialect> dialect,
+  InferStream(ServiceParts parts, std::shared_ptr<const Dialect> dialect,
               std::shared_ptr<OpenStreams> open)
       : parts_(std::move(parts)), dialect_(std::move(dialect)), open_(std::move(open)) {}
 
@@ -77,7 +77,7 @@ class InferStream final : public std::enable_shared_from_this<InferStream> {
   bool write_from(const std::shared_ptr<Item>& item);
   void lose_client();
 
-  const StreamParts parts_;
+  const ServiceParts parts_;
   const std::shared_ptr<const Dialect> dialect_;
   const std::shared_ptr<OpenStreams> open_;
   std::mutex mutex_;

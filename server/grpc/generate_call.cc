@@ -56,10 +56,7 @@ ByteReactor* start_call(const ServiceParts& parts, std::shared_ptr<const Dialect
                         grpc::CallbackServerContext* context, std::optional<int64_t> priority) {
   if (const grpc::Status refusal = check_call(*context, parts); !refusal.ok())
     return refuse_call(refusal);
-  return std::make_shared<GenerateStream>(
-             StreamParts{parts.state, parts.intake, parts.probe, parts.connections},
-             std::move(dialect))
-      ->start(context, priority);
+  return std::make_shared<GenerateStream>(parts, std::move(dialect))->start(context, priority);
 }
 
 }  // namespace shoal

@@ -4,21 +4,10 @@
 #include <optional>
 
 #include "server/grpc/byte_methods.h"
-#include "server/grpc/connections/connections.h"
 #include "server/grpc/dialect.h"
 #include "server/grpc/generate_stream.h"
-#include "server/serving/api_keys.h"
 
 namespace shoal {
-
-/// What every service needs that a GrpcServer has.
-struct ServiceParts {
-  std::shared_ptr<ServingState> state;
-  std::shared_ptr<Intake> intake;
-  std::shared_ptr<const LivenessProbe> probe;
-  std::shared_ptr<Connections> connections;
-  std::shared_ptr<const ApiKeys> keys;
-};
 
 /// Checks that this program has not closed the connection, and the key alone: UNAUTHENTICATED
 /// unless there are no keys, or the metadata brings one as "authorization: Bearer KEY". Every

@@ -14,15 +14,17 @@
 #include "server/intake/front_call.h"
 #include "server/intake/intake.h"
 #include "server/intake/live_request.h"
+#include "server/serving/api_keys.h"
 
 namespace shoal {
 
-/// What every GenerateStream uses.
-struct StreamParts {
+/// What a GrpcServer has that its services and their calls need.
+struct ServiceParts {
   std::shared_ptr<ServingState> state;
   std::shared_ptr<Intake> intake;
   std::shared_ptr<const LivenessProbe> probe;
-  std::shared_ptr<const Connections> connections;
+  std::shared_ptr<Connections> connections;
+  std::shared_ptr<const ApiKeys> keys;
 };
 
 /// Passes the one request of a call through the intake and the loop, and its output to the client,
@@ -34,7 +36,7 @@ class GenerateStream final : public FrontCall, public std::enable_shared_from_th
   /// The request is read as bytes, when the intake has room for it.
   using Reactor = ByteReactor;
 
-  GenerateStream(StreamParts parts, std::shared_ptr<const Dialect> dialect)
+  GenerateStream(ServiceParts parts, std::shared_ptr<const Dialect> dialect)
       : parts_(std::move(parts)), dialect_(std::move(dialect)) {}
 
   /// Enters the intake and returns the reactor, which gRPC owns from then on. If the request is
@@ -70,7 +72,7 @@ class GenerateStream final : public FrontCall, public std::enable_shared_from_th
   void log_end() const;
   grpc::Status gone_status() const;
 
-  const StreamParts parts_;
+  const ServiceParts parts_;
   const std::shared_ptr<const Dialect> dialect_;
   std::mutex mutex_;
   Call* call_ = nullptr;            // null before start() and after gRPC is done

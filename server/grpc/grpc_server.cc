@@ -156,8 +156,6 @@ struct GrpcServer::Impl {
   grpc::ResourceQuota quota{"shoal"};
   GrpcServerOptions options;
   int port = 0;
-  std::shared_ptr<ServingState> state;
-  std::shared_ptr<Intake> intake;
   std::shared_ptr<LivenessProbe> probe;
   std::vector<std::unique_ptr<grpc::Service>> services;
   std::shared_ptr<Connections> connections;
@@ -178,7 +176,7 @@ struct GrpcServer::Impl {
   }
 
   void make_services() {
-    const ServiceParts parts{state, intake, probe, connections, options.keys};
+    const ServiceParts parts{options.state, options.intake, probe, connections, options.keys};
     services.push_back(make_generate_service(parts));
     services.push_back(make_control_service(parts));
     services.push_back(make_transport_service(parts));
@@ -186,7 +184,7 @@ struct GrpcServer::Impl {
   }
 
   void tell_health() const {
-    const bool serving = readiness(state->view()) == Readiness::kReady;
+    const bool serving = readiness(options.state->view()) == Readiness::kReady;
     grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
     for (const char* name : kHealthNames) health->SetServingStatus(name, serving);
     for (const GrpcFacade& facade : options.facades)
@@ -204,11 +202,11 @@ struct GrpcServer::Impl {
     while (!wake.wait_for(lock, std::min(pause, tick), [this] { return stop; })) {
       lock.unlock();
       pause = connections->close_endless();
-      intake->reject_late(RunningClock::now());
+      options.intake->reject_late(RunningClock::now());
       if (Clock::now() >= next) {
         probe->probe(2 * tick);
-        intake->drop_slow_readers(limit);
-        state->end_late();
+        options.intake->drop_slow_readers(limit);
+        options.state->end_late();
         if (Clock::now() >= next_trim) {
           give_memory_back();
           next_trim = Clock::now() + kBetweenTrims;
@@ -263,10 +261,8 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   auto impl = std::make_unique<Impl>();
   impl->set_options(options);
   impl->port = listeners.port;
-  impl->state = options.state;
-  impl->intake = options.intake;
-  impl->connections =
-      std::make_shared<Connections>(kept_descriptors(options.ranks), impl->intake->budget_bytes());
+  impl->connections = std::make_shared<Connections>(kept_descriptors(options.ranks),
+                                                    options.intake->budget_bytes());
   impl->probe = std::make_shared<LivenessProbe>();
   impl->make_services();
   grpc::ServerBuilder builder;
@@ -298,18 +294,18 @@ std::string GrpcServer::address() const {
 
 void GrpcServer::set_ready(const ServedModel* model, InferenceLoop* loop,
                            const DeploymentInfo& deployment) {
-  impl_->state->set_ready(model, loop, deployment);
+  impl_->options.state->set_ready(model, loop, deployment);
   impl_->tell_health();
 }
 
 bool GrpcServer::set_restarting(const Status& why) {
-  const bool changed = impl_->state->set_restarting(why);
+  const bool changed = impl_->options.state->set_restarting(why);
   if (changed) impl_->tell_health();
   return changed;
 }
 
 void GrpcServer::set_stopping() {
-  impl_->state->set_stopping();
+  impl_->options.state->set_stopping();
   impl_->tell_health();
 }
 
@@ -318,7 +314,7 @@ bool GrpcServer::alive() const {
 }
 
 void GrpcServer::set_draining() {
-  impl_->state->set_draining();
+  impl_->options.state->set_draining();
   impl_->tell_health();
 }
 
@@ -329,15 +325,15 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  (void)impl_->intake->wait_until_answered(deadline);
+  (void)impl_->options.intake->wait_until_answered(deadline);
   // Those whose requests have not been read are told to go elsewhere. What is open after this is
   // no call of ours, or one whose client does not read: Shutdown cancels it.
-  impl_->intake->drain();
-  (void)impl_->intake->wait_until_empty(Deadline::after_ms(kRefusalsMs));
+  impl_->options.intake->drain();
+  (void)impl_->options.intake->wait_until_empty(Deadline::after_ms(kRefusalsMs));
   impl_->acceptor.reset();
   impl_->stop_watching();
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));
-  impl_->intake->stop();
+  impl_->options.intake->stop();
 }
 
 }  // namespace shoal
