@@ -22,9 +22,7 @@ class InferDialect final : public Dialect {
   Result<IncomingRequest, grpc::Status> read(const ServingState& state,
                                              grpc::ByteBuffer* bytes) const override {
     inference::ModelInferRequest message;
-    if (const WireRefusal refusal = parse_message(bytes, wire_bounds(state), &message);
-        !refusal.ok())
-      return to_grpc_status(refusal);
+    SHOAL_RETURN_IF_ERROR(to_grpc_status(parse_message(bytes, wire_bounds(state), &message)));
     return read_infer(state, std::move(message), false);
   }
 
@@ -47,8 +45,7 @@ class InferDialect final : public Dialect {
 
 grpc::Status check_infer_model(const ServingState& state, const std::string& name,
                                const std::string& version) {
-  if (const Status status = state.check_model(name); !status.ok())
-    return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});
+  SHOAL_RETURN_IF_ERROR(to_grpc_status(state.check_model(name), {.reason = "MODEL_NOT_FOUND"}));
   if (version.empty() || version == kInferVersion) return grpc::Status::OK;
   return to_grpc_status(
       Status::error(Code::kNotFound, cat("the model has version 1 only, not \"", version, "\"")),
@@ -84,10 +81,7 @@ void read_infer_names(grpc::ByteBuffer* bytes, std::string* id, std::string* mod
 Result<IncomingRequest, grpc::Status> read_infer(const ServingState& state,
                                                  inference::ModelInferRequest message,
                                                  bool of_stream) {
-  if (const grpc::Status wrong =
-          check_infer_model(state, message.model_name(), message.model_version());
-      !wrong.ok())
-    return wrong;
+  SHOAL_RETURN_IF_ERROR(check_infer_model(state, message.model_name(), message.model_version()));
   Result<InferRequest, WireRefusal> read = read_infer_request(std::move(message));
   if (!read.ok()) return to_grpc_status(read.error());
   if (read->stream && !of_stream)

@@ -195,9 +195,7 @@ class VllmDialect final : public Dialect {
   Result<IncomingRequest, grpc::Status> read(const ServingState& state,
                                              grpc::ByteBuffer* bytes) const override {
     engine::GenerateRequest message;
-    if (const WireRefusal refusal = parse_message(bytes, wire_bounds(state), &message);
-        !refusal.ok())
-      return to_grpc_status(refusal);
+    SHOAL_RETURN_IF_ERROR(to_grpc_status(parse_message(bytes, wire_bounds(state), &message)));
     IncomingRequest incoming;
     incoming.id = message.request_id().empty() ? make_uuid() : message.request_id();
     const bool stream = message.stream();
@@ -205,8 +203,7 @@ class VllmDialect final : public Dialect {
     if (!read.ok()) return to_grpc_status(read.error());
     incoming.request = std::move(read).value();
     incoming.answer = std::make_unique<VllmAnswer>(stream, incoming.request.logprobs.has_value());
-    if (const WireRefusal refusal = keep_whole(state, stream, &incoming); !refusal.ok())
-      return to_grpc_status(refusal);
+    SHOAL_RETURN_IF_ERROR(to_grpc_status(keep_whole(state, stream, &incoming)));
     return incoming;
   }
 

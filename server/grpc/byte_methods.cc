@@ -64,8 +64,7 @@ grpc::Status parse_small(grpc::ByteBuffer* bytes, google::protobuf::Message* mes
                                                   "most ",
                                                   kSmallBytes, " are read")),
         {.reason = "INVALID_REQUEST"});
-  const WireRefusal refusal = parse_message(bytes, {.max_ids = kSmallBytes}, message);
-  return refusal.ok() ? grpc::Status::OK : to_grpc_status(refusal);
+  return to_grpc_status(parse_message(bytes, {.max_ids = kSmallBytes}, message));
 }
 
 }  // namespace shoal

@@ -178,8 +178,8 @@ class ControlService final : public WithByteMethods<wire::Control::CallbackServi
 
  private:
   grpc::Status model_info(const wire::GetModelInfoRequest& request, wire::ModelInfo* info) const {
-    if (const Status status = parts_.state->check_model(request.model()); !status.ok())
-      return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});
+    SHOAL_RETURN_IF_ERROR(
+        to_grpc_status(parts_.state->check_model(request.model()), {.reason = "MODEL_NOT_FOUND"}));
     const ServingState::View view = parts_.state->view();
     if (view.model == nullptr) return to_grpc_status(model_is_loading());
     write_model_info(*view.model, parts_.state->served_name(), view.deployment.priorities, info);

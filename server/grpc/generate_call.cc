@@ -35,7 +35,7 @@ grpc::Status check_key(const grpc::CallbackServerContext& context, const Service
 }
 
 grpc::Status check_call(const grpc::CallbackServerContext& context, const ServiceParts& parts) {
-  if (grpc::Status refusal = check_key(context, parts); !refusal.ok()) return refusal;
+  SHOAL_RETURN_IF_ERROR(check_key(context, parts));
   if (deadline_passed(context))
     return to_grpc_status(
         Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));

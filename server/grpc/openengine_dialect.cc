@@ -79,11 +79,9 @@ class OpenengineDialect final : public Dialect {
   Result<IncomingRequest, grpc::Status> read(const ServingState& state,
                                              grpc::ByteBuffer* bytes) const override {
     wire::GenerateRequest message;
-    if (const WireRefusal refusal = parse_message(bytes, wire_bounds(state), &message);
-        !refusal.ok())
-      return to_grpc_status(refusal);
-    if (const Status status = state.check_model(message.model()); !status.ok())
-      return to_grpc_status(status, {.reason = "MODEL_NOT_FOUND"});
+    SHOAL_RETURN_IF_ERROR(to_grpc_status(parse_message(bytes, wire_bounds(state), &message)));
+    SHOAL_RETURN_IF_ERROR(
+        to_grpc_status(state.check_model(message.model()), {.reason = "MODEL_NOT_FOUND"}));
     IncomingRequest incoming;
     incoming.id = message.request_id().empty() ? make_uuid() : message.request_id();
     incoming.answer = std::make_unique<OpenengineAnswer>(incoming.id, token_detail(message));
