@@ -56,7 +56,8 @@ ByteReactor* start_call(const ServiceParts& parts, std::shared_ptr<const Dialect
                         grpc::CallbackServerContext* context, std::optional<int64_t> priority) {
   if (const grpc::Status refusal = check_call(*context, parts); !refusal.ok())
     return refuse_call(refusal);
-  return std::make_shared<GenerateStream>(parts, std::move(dialect))->start(context, priority);
+  return std::make_shared<GenerateStream>(parts, std::move(dialect), *context, priority)
+      ->start(context);
 }
 
 }  // namespace shoal

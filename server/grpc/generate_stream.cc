@@ -9,19 +9,22 @@
 
 namespace shoal {
 
-GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context,
-                                               std::optional<int64_t> priority) {
+GenerateStream::GenerateStream(ServiceParts parts, std::shared_ptr<const Dialect> dialect,
+                               const grpc::CallbackServerContext& context,
+                               std::optional<int64_t> priority)
+    : parts_(std::move(parts)),
+      dialect_(std::move(dialect)),
+      priority_(priority),
+      peer_(context.peer()),
+      origin_{address_of(peer_), deadline_of(context)} {}
+
+GenerateStream::Reactor* GenerateStream::start(grpc::CallbackServerContext* context) {
   auto* const call = new Call(shared_from_this(), context);
-  const std::string client = address_of(context->peer());
   {
     const std::lock_guard lock(mutex_);
     call_ = call;
-    begun_ = RunningClock::now();
-    priority_ = priority;
-    peer_ = context->peer();
-    origin_ = {client, deadline_of(*context)};
   }
-  parts_.intake->enter(shared_from_this(), client);
+  parts_.intake->enter(shared_from_this(), origin_.client);
   return call;
 }
 
@@ -33,12 +36,7 @@ void GenerateStream::read() {
 }
 
 uint64_t GenerateStream::received() {
-  std::string peer;
-  {
-    const std::lock_guard lock(mutex_);
-    peer = peer_;
-  }
-  return parts_.connections->received(peer);
+  return parts_.connections->received(peer_);
 }
 
 void GenerateStream::read_done(bool ok) {
@@ -58,17 +56,13 @@ void GenerateStream::reject(const RefusedRequest& why) {
   if (!finished_) refuse(why);
 }
 
-/// Takes the request's bytes. Returns false if the call is over.
-bool GenerateStream::prepare(grpc::ByteBuffer* bytes) {
-  const std::lock_guard lock(mutex_);
-  if (finished_) return false;
-  bytes->Swap(&request_bytes_);
-  return true;
-}
-
 void GenerateStream::work() {
   grpc::ByteBuffer bytes;
-  if (!prepare(&bytes)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) return;
+    bytes.Swap(&request_bytes_);
+  }
   Result<IncomingRequest, grpc::Status> incoming = dialect_->read(*parts_.state, &bytes);
   if (incoming.ok()) return submit(std::move(incoming).value());
   const std::lock_guard lock(mutex_);
@@ -81,15 +75,14 @@ void GenerateStream::submit(IncomingRequest incoming) {
   if (const RefusedRequest none = parts_.intake->keep_answer(*this, incoming.kept_bytes);
       !none.ok())
     return reject(none);
-  RequestOrigin origin;
+  RequestOrigin origin = origin_;
+  origin.deadline = sooner(origin.deadline, incoming.first_token);
   const auto request = LiveRequest::make(parts_.intake, std::move(incoming.id), shared_from_this());
   {
     const std::lock_guard lock(mutex_);
     request_ = request;
     answer_ = std::move(incoming.answer);
     if (priority_) incoming.request.priority = priority_;
-    origin = origin_;
-    origin.deadline = sooner(origin.deadline, incoming.first_token);
     if (gone_) request->give_up();
   }
   const Result<LiveRequest::Accepted, RefusedRequest> accepted =

@@ -36,13 +36,13 @@ class GenerateStream final : public FrontCall, public std::enable_shared_from_th
   /// The request is read as bytes, when the intake has room for it.
   using Reactor = ByteReactor;
 
-  GenerateStream(ServiceParts parts, std::shared_ptr<const Dialect> dialect)
-      : parts_(std::move(parts)), dialect_(std::move(dialect)) {}
+  /// priority: as in GenerationRequest, if the call's metadata has it.
+  GenerateStream(ServiceParts parts, std::shared_ptr<const Dialect> dialect,
+                 const grpc::CallbackServerContext& context, std::optional<int64_t> priority);
 
   /// Enters the intake and returns the reactor, which gRPC owns from then on. If the request is
-  /// refused, the call ends with the refusal. priority: as in GenerationRequest, if the call's
-  /// metadata has it.
-  Reactor* start(grpc::CallbackServerContext* context, std::optional<int64_t> priority);
+  /// refused, the call ends with the refusal. context: that of the constructor.
+  Reactor* start(grpc::CallbackServerContext* context);
 
   void read() override;
   uint64_t received() override;
@@ -59,7 +59,6 @@ class GenerateStream final : public FrontCall, public std::enable_shared_from_th
   void written(bool ok);
   void client_gone();
   void call_done();
-  bool prepare(grpc::ByteBuffer* bytes);
   void submit(IncomingRequest incoming);
 
   // The functions from here to gone_status() require that mutex_ is held. They may call the
@@ -74,21 +73,21 @@ class GenerateStream final : public FrontCall, public std::enable_shared_from_th
 
   const ServiceParts parts_;
   const std::shared_ptr<const Dialect> dialect_;
+  const std::optional<int64_t> priority_;
+  const std::string peer_;  // as gRPC names it
+  const RequestOrigin origin_;
+  const RunningClock::time_point begun_ = RunningClock::now();
   std::mutex mutex_;
   Call* call_ = nullptr;            // null before start() and after gRPC is done
   grpc::ByteBuffer request_bytes_;  // gRPC uses it while reading_ is set
   bool reading_ = false;
-  std::shared_ptr<LiveRequest> request_;  // null until the request has been read
-  bool accepted_ = false;                 // the request; until then its output waits
-  std::unique_ptr<CallAnswer> answer_;    // null until the request has been read
-  std::optional<int64_t> priority_;
-  std::string peer_;  // set by start()
-  RequestOrigin origin_;
+  std::shared_ptr<LiveRequest> request_;      // null until the request has been read
+  bool accepted_ = false;                     // the request; until then its output waits
+  std::unique_ptr<CallAnswer> answer_;        // null until the request has been read
   grpc::ByteBuffer response_;                 // gRPC uses it while writing_ is set
   std::chrono::nanoseconds write_started_{};  // by the probe's clock
   bool writing_ = false;                      // a write is outstanding
   bool finished_ = false;                     // Finish has been called, so nothing more is written
-  RunningClock::time_point begun_;
   grpc::StatusCode code_ = grpc::StatusCode::OK;  // of the call, once it is over
   bool gone_ = false;  // the client has cancelled, its deadline has passed,
                        // or the connection is broken
