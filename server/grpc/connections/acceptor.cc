@@ -53,17 +53,13 @@ Acceptor::Acceptor(std::vector<Fd> listeners, std::shared_ptr<Connections> conne
       wake_(std::move(wake)) {}
 
 Acceptor::~Acceptor() {
-  stop();
-}
-
-void Acceptor::stop() {
   if (!thread_.joinable()) return;
   const uint64_t one = 1;
   while (::write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) continue;
   thread_.join();
 }
 
-/// Returns false if stop() was called meanwhile.
+/// Returns false if the thread is to end.
 bool Acceptor::sleep_ms(int milliseconds) const {
   pollfd woken{wake_.get(), POLLIN, 0};
   return ::poll(&woken, 1, milliseconds) <= 0;

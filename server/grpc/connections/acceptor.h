@@ -23,10 +23,8 @@ class Acceptor {
   static Result<std::unique_ptr<Acceptor>> start(std::vector<Fd> listeners,
                                                  std::shared_ptr<Connections> connections,
                                                  HandOver hand_over);
-  ~Acceptor();  ///< stops, and closes the listeners
-
-  /// No client is handed over any more once this has returned.
-  void stop();
+  /// Closes the listeners. No client is handed over any more once this has returned.
+  ~Acceptor();
 
  private:
   Acceptor(std::vector<Fd> listeners, std::shared_ptr<Connections> connections, HandOver hand_over,
@@ -39,7 +37,7 @@ class Acceptor {
   const std::shared_ptr<Connections> connections_;
   const HandOver hand_over_;
   AcceptErrors errors_;  // of the thread
-  const Fd wake_;        // an eventfd, readable once stop() has been called
+  const Fd wake_;        // an eventfd, readable once the thread is to end
   std::thread thread_;
 };
 

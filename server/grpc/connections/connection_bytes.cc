@@ -1,10 +1,12 @@
 #include "server/grpc/connections/connection_bytes.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <malloc.h>
+#include <map>
+#include <netinet/in.h>
 #include <numeric>
-#include <unordered_map>
 #include <utility>
 
 namespace shoal {
@@ -21,7 +23,8 @@ constexpr double kNeverHeavy = 16 << 20;
 /// may have every address.
 Peer client_of(Peer peer) {
   peer.port = 0;
-  if (!IN6_IS_ADDR_V4MAPPED(&peer.address)) std::fill_n(peer.address.s6_addr + 8, 8, uint8_t{0});
+  const auto address = std::bit_cast<in6_addr>(peer.address);
+  if (!IN6_IS_ADDR_V4MAPPED(&address)) std::fill_n(peer.address.begin() + 8, 8, uint8_t{0});
   return peer;
 }
 
@@ -43,7 +46,7 @@ class Sums {
  private:
   double PendingBytes::*const bytes_;
   double together_ = 0;
-  std::unordered_map<Peer, double> of_client_;
+  std::map<Peer, double> of_client_;
 };
 
 }  // namespace

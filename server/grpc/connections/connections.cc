@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <fcntl.h>
+#include <set>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <unordered_set>
 #include <utility>
 
 #include "runtime/base/cat.h"
@@ -136,34 +136,32 @@ void Connections::message_came(std::string_view name, Brought before, Brought no
   if (before != Brought::kAll && now == Brought::kAll) --calls.awaiting;
 }
 
-/// The open connection with this peer, the latest one if there are several; nullptr if there is
-/// none.
-const Connections::Connection* Connections::find_open(std::string_view name) const {
+/// The latest connection with this peer, of all or of those that gRPC has not closed; nullptr if
+/// there is none.
+const Connections::Connection* Connections::latest(std::string_view name, bool open) const {
   const std::optional<Peer> peer = parse_peer(name);
   if (!peer) return nullptr;
   for (auto one = connections_.rbegin(); one != connections_.rend(); ++one) {
-    if (one->peer == peer && inode_of(one->descriptor) == one->inode) return &*one;
+    if (one->peer == peer && (!open || inode_of(one->descriptor) == one->inode)) return &*one;
   }
   return nullptr;
 }
 
 bool Connections::over_limit(std::string_view peer) {
   const std::lock_guard lock(mutex_);
-  const Connection* const one = find_open(peer);
+  const Connection* const one = latest(peer, true);
   return one != nullptr && one->over_limit && !room();  // there may be room for it by now
 }
 
-bool Connections::has_closed(std::string_view name) const {
-  const std::optional<Peer> peer = parse_peer(name);
+bool Connections::has_closed(std::string_view peer) const {
   const std::lock_guard lock(mutex_);
-  const auto latest = std::find_if(connections_.rbegin(), connections_.rend(),
-                                   [&](const Connection& one) { return one.peer == peer; });
-  return peer && latest != connections_.rend() && latest->closed;
+  const Connection* const one = latest(peer, false);
+  return one != nullptr && one->closed;
 }
 
 uint64_t Connections::received(std::string_view peer) const {
   const std::lock_guard lock(mutex_);
-  const Connection* const one = find_open(peer);
+  const Connection* const one = latest(peer, true);
   if (one == nullptr) return 0;
   return bytes_of(one->descriptor, one->inode).value_or(SocketBytes{}).received;
 }
@@ -189,7 +187,7 @@ std::string Connections::describe() const {
 void Connections::forget_closed() {
   std::erase_if(connections_,
                 [](const Connection& one) { return inode_of(one.descriptor) != one.inode; });
-  std::unordered_set<Peer> open;
+  std::set<Peer> open;
   for (const Connection& one : connections_) open.insert(one.peer.value_or(Peer{}));
   for (auto& [peer, calls] : calls_) calls.forgotten = !open.contains(peer);
   std::erase_if(calls_,

@@ -2,12 +2,12 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <sys/types.h>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/base/deadline.h"
@@ -128,7 +128,7 @@ class Connections {
   void forget_closed();
   void count();
   const Calls* calls_of(const Connection& connection) const;
-  const Connection* find_open(std::string_view peer) const;
+  const Connection* latest(std::string_view peer, bool open) const;
   Clock::time_point idle_since(const Connection& connection) const;
   bool has_call(const Connection& connection) const;
   bool look_at(Connection& connection, RunningClock::time_point now) const;
@@ -146,7 +146,7 @@ class Connections {
   const size_t most_memory_;
   mutable std::mutex mutex_;
   std::vector<Connection> connections_;
-  std::unordered_map<Peer, Calls> calls_;
+  std::map<Peer, Calls> calls_;
   int64_t open_ = 0;  // descriptors of this process when they were last counted, and those since
   Unlogged idle_closed_, endless_closed_;
 };

@@ -3,16 +3,17 @@
 #include <arpa/inet.h>
 #include <charconv>
 #include <cstring>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 namespace shoal {
 
 namespace {
 
-in6_addr mapped(const in_addr& address) {
-  in6_addr out{};
-  out.s6_addr[10] = out.s6_addr[11] = 0xFF;
-  std::memcpy(out.s6_addr + 12, &address, sizeof address);
+std::array<uint8_t, 16> mapped(const in_addr& address) {
+  std::array<uint8_t, 16> out{};
+  out[10] = out[11] = 0xFF;
+  std::memcpy(&out[12], &address, sizeof address);
   return out;
 }
 
@@ -29,10 +30,6 @@ std::string_view bare_ipv6(std::string_view host) {
 
 }  // namespace
 
-bool Peer::operator==(const Peer& other) const {
-  return port == other.port && std::memcmp(&address, &other.address, sizeof address) == 0;
-}
-
 std::optional<Peer> peer_of(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -43,7 +40,7 @@ std::optional<Peer> peer_of(int socket) {
   }
   if (address.ss_family != AF_INET6) return std::nullopt;
   const auto* const ipv6 = reinterpret_cast<const sockaddr_in6*>(&address);
-  return Peer{ipv6->sin6_addr, ntohs(ipv6->sin6_port)};
+  return Peer{std::to_array(ipv6->sin6_addr.s6_addr), ntohs(ipv6->sin6_port)};
 }
 
 std::optional<Peer> parse_peer(std::string_view name) {
@@ -61,7 +58,7 @@ std::optional<Peer> parse_peer(std::string_view name) {
     return peer;
   }
   const std::string bare(bare_ipv6(host));
-  if (::inet_pton(AF_INET6, bare.c_str(), &peer.address) != 1) return std::nullopt;
+  if (::inet_pton(AF_INET6, bare.c_str(), peer.address.data()) != 1) return std::nullopt;
   return peer;
 }
 
@@ -70,9 +67,3 @@ std::string address_of(std::string_view peer) {
 }
 
 }  // namespace shoal
-
-size_t std::hash<shoal::Peer>::operator()(const shoal::Peer& peer) const noexcept {
-  const auto* const bytes = reinterpret_cast<const char*>(&peer.address);
-  const size_t address = std::hash<std::string_view>()({bytes, sizeof peer.address});
-  return address ^ (size_t{peer.port} << 16);
-}

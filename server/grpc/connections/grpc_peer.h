@@ -1,8 +1,7 @@
 #pragma once
-#include <cstddef>
+#include <array>
+#include <compare>
 #include <cstdint>
-#include <functional>
-#include <netinet/in.h>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,9 +10,9 @@ namespace shoal {
 
 /// The other end of a connection. An IPv4 address is mapped into IPv6.
 struct Peer {
-  in6_addr address{};
+  std::array<uint8_t, 16> address{};
   uint16_t port = 0;
-  bool operator==(const Peer& other) const;
+  auto operator<=>(const Peer&) const = default;
 };
 
 /// The peer of a connected socket; nullopt if it is not connected, or not over IP.
@@ -24,8 +23,3 @@ std::optional<Peer> parse_peer(std::string_view name);
 std::string address_of(std::string_view peer);
 
 }  // namespace shoal
-
-template <>
-struct std::hash<shoal::Peer> {
-  size_t operator()(const shoal::Peer& peer) const noexcept;
-};
