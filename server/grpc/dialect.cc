@@ -60,10 +60,8 @@ bool ended_by_drain(const OutputEnd& end, bool draining) {
 }
 
 grpc::Status failure_status(const OutputEnd& end, bool draining) {
-  if (ended_by_drain(end, draining)) {
-    const Status why = Status::error(Code::kUnavailable, explain(end.status));
-    return to_grpc_status(refuse(NotTaken::kDraining, why));
-  }
+  if (ended_by_drain(end, draining))
+    return to_grpc_status(refuse(NotTaken::kDraining, explain(end.status)));
   switch (end.status.code()) {
     case Code::kInvalidArgument:
       return to_grpc_status(end.status, {.reason = "INVALID_REQUEST"});

@@ -40,12 +40,11 @@ grpc::Status check_call(const grpc::CallbackServerContext& context, const Servic
     return to_grpc_status(
         Status::error(Code::kDeadlineExceeded, "the deadline had passed when the request came"));
   if (!parts.connections->over_limit(context.peer())) return grpc::Status::OK;
-  return to_grpc_status(refuse(
-      NotTaken::kTooManyConnections,
-      Status::error(Code::kResourceExhausted,
-                    cat("too many connections: of at most ", parts.connections->most(),
-                        " open descriptors (ulimit -n, less what the ranks need) none is free, so "
-                        "this connection is for health checks alone"))));
+  return to_grpc_status(
+      refuse(NotTaken::kTooManyConnections,
+             cat("too many connections: of at most ", parts.connections->most(),
+                 " open descriptors (ulimit -n, less what the ranks need) none is free, so "
+                 "this connection is for health checks alone")));
 }
 
 ByteReactor* refuse_call(const grpc::Status& why) {

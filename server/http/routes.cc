@@ -196,10 +196,9 @@ Routed route_request(const HttpRequestHead& head, size_t length, bool over_limit
   const bool get = head.method == HttpMethod::kGet || head.method == HttpMethod::kHead;
   if (entry->post ? head.method != HttpMethod::kPost : !get) return {route, wrong_method(*entry)};
   if (over_limit && !is_for_probes(route)) {
-    return refuse(to_http_error(shoal::refuse(
-        NotTaken::kTooManyConnections,
-        Status::error(Code::kResourceExhausted,
-                      "this server has as many connections as it may have; try again soon"))));
+    return refuse(to_http_error(
+        shoal::refuse(NotTaken::kTooManyConnections,
+                      "this server has as many connections as it may have; try again soon")));
   }
   if (!entry->post) return {route, answer_now(route, head, routing)};
   if (const HttpError error = check_body(head, length, routing); !error.ok()) return refuse(error);

@@ -117,7 +117,7 @@ RefusedRequest Admission::refuse(NotTaken why, std::string what,
     retry_ms = static_cast<int>(std::ceil(1e3 * retry_s));
     what += cat("; try again in ", tenths(retry_s));
   }
-  return shoal::refuse(why, Status::error(Code::kResourceExhausted, std::move(what)), retry_ms);
+  return shoal::refuse(why, std::move(what), retry_ms);
 }
 
 void Admission::add(uint64_t id, const RequestOrigin& origin, int64_t prompt_tokens,

@@ -1,6 +1,8 @@
 #include "server/serving/refused_request.h"
 
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 
 #include "models/tokenizer/unicode.h"
 
@@ -19,28 +21,40 @@ constexpr int kRestartingRetryMs = 1000;
 constexpr int kQueueFullRetryMs = 1000;
 constexpr int kGoneRetryMs = 5000;
 
-int usual_retry_ms(NotTaken why) {
-  switch (why) {
-    case NotTaken::kInvalid:
-    case NotTaken::kIdInUse:
-      return 0;
-    case NotTaken::kLoading:
-      return kLoadingRetryMs;
-    case NotTaken::kRestarting:
-      return kRestartingRetryMs;
-    case NotTaken::kDraining:
-    case NotTaken::kEngineLost:
-      return kGoneRetryMs;
-    case NotTaken::kNoMemory:
-    case NotTaken::kQueueFull:
-    case NotTaken::kShareExceeded:
-    case NotTaken::kTooLate:
-    case NotTaken::kQueuedTooLong:
-    case NotTaken::kTooManyConnections:
-      return kQueueFullRetryMs;
-  }
-  return 0;
+struct Reason {
+  NotTaken why;
+  std::string_view name;
+  Code code;
+  int retry_ms;
+};
+constexpr Reason kReasons[] = {
+    {NotTaken::kInvalid, "INVALID_REQUEST", Code::kInvalidArgument, 0},
+    {NotTaken::kIdInUse, "DUPLICATE_REQUEST", Code::kAlreadyExists, 0},
+    {NotTaken::kLoading, "MODEL_LOADING", Code::kUnavailable, kLoadingRetryMs},
+    {NotTaken::kRestarting, "WORKERS_RESTARTING", Code::kUnavailable, kRestartingRetryMs},
+    {NotTaken::kDraining, "DRAINING", Code::kUnavailable, kGoneRetryMs},
+    {NotTaken::kEngineLost, "WORKER_LOST", Code::kUnavailable, kGoneRetryMs},
+    {NotTaken::kNoMemory, "REQUEST_MEMORY_FULL", Code::kResourceExhausted, kQueueFullRetryMs},
+    {NotTaken::kQueueFull, "QUEUE_FULL", Code::kResourceExhausted, kQueueFullRetryMs},
+    {NotTaken::kShareExceeded, "CLIENT_SHARE_EXCEEDED", Code::kResourceExhausted,
+     kQueueFullRetryMs},
+    {NotTaken::kTooLate, "WAIT_TOO_LONG", Code::kResourceExhausted, kQueueFullRetryMs},
+    {NotTaken::kQueuedTooLong, "QUEUE_TIMEOUT", Code::kResourceExhausted, kQueueFullRetryMs},
+    {NotTaken::kTooManyConnections, "TOO_MANY_CONNECTIONS", Code::kResourceExhausted,
+     kQueueFullRetryMs},
+};
+static_assert(std::size(kReasons) == kNotTakenReasons);
+
+constexpr const Reason& row_of(NotTaken why) {
+  return kReasons[static_cast<size_t>(why)];
 }
+
+constexpr bool in_order() {
+  for (const Reason& row : kReasons)
+    if (&row_of(row.why) != &row) return false;
+  return true;
+}
+static_assert(in_order(), "the rows must be in the order of NotTaken");
 
 std::string clip_utf8(std::string text) {
   if (text.size() <= kMaxMessageBytes) return text;
@@ -53,49 +67,24 @@ std::string clip_utf8(std::string text) {
 }  // namespace
 
 RefusedRequest refuse(NotTaken why, RequestError error, int measured_ms) {
-  return {why, std::move(error), measured_ms > 0 ? measured_ms : usual_retry_ms(why)};
+  return {why, std::move(error), measured_ms > 0 ? measured_ms : row_of(why).retry_ms};
+}
+
+RefusedRequest refuse(NotTaken why, std::string what, int measured_ms, const char* file, int line) {
+  return refuse(why, Status::error(row_of(why).code, std::move(what), 0, file, line), measured_ms);
 }
 
 RefusedRequest server_is_draining() {
-  return refuse(
-      NotTaken::kDraining,
-      Status::error(Code::kUnavailable, "the server is shutting down and takes no new requests"));
+  return refuse(NotTaken::kDraining, "the server is shutting down and takes no new requests");
 }
 
 std::string_view reason_of(NotTaken why) {
-  switch (why) {
-    case NotTaken::kInvalid:
-      return "INVALID_REQUEST";
-    case NotTaken::kIdInUse:
-      return "DUPLICATE_REQUEST";
-    case NotTaken::kLoading:
-      return "MODEL_LOADING";
-    case NotTaken::kRestarting:
-      return "WORKERS_RESTARTING";
-    case NotTaken::kDraining:
-      return "DRAINING";
-    case NotTaken::kEngineLost:
-      return "WORKER_LOST";
-    case NotTaken::kNoMemory:
-      return "REQUEST_MEMORY_FULL";
-    case NotTaken::kQueueFull:
-      return "QUEUE_FULL";
-    case NotTaken::kShareExceeded:
-      return "CLIENT_SHARE_EXCEEDED";
-    case NotTaken::kTooLate:
-      return "WAIT_TOO_LONG";
-    case NotTaken::kQueuedTooLong:
-      return "QUEUE_TIMEOUT";
-    case NotTaken::kTooManyConnections:
-      return "TOO_MANY_CONNECTIONS";
-  }
-  return "";
+  return row_of(why).name;
 }
 
 std::optional<NotTaken> not_taken_of(std::string_view reason) {
-  for (int i = 0; i < kNotTakenReasons; ++i) {
-    if (reason_of(static_cast<NotTaken>(i)) == reason) return static_cast<NotTaken>(i);
-  }
+  for (const Reason& row : kReasons)
+    if (row.name == reason) return row.why;
   return std::nullopt;
 }
 

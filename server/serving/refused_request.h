@@ -46,6 +46,9 @@ struct RefusedRequest {
 /// Refuses a request. measured_ms: when to try again by measured rates; 0: they are not known, so
 /// that it is about the usual time for the reason.
 RefusedRequest refuse(NotTaken why, RequestError error, int measured_ms = 0);
+/// The same with the reason's usual code. The call site is recorded as Cause::where.
+RefusedRequest refuse(NotTaken why, std::string what, int measured_ms = 0,
+                      const char* file = __builtin_FILE(), int line = __builtin_LINE());
 /// The refusal of every request by a server that shuts down.
 RefusedRequest server_is_draining();
 /// The reason's name in every protocol, such as "QUEUE_FULL".

@@ -10,8 +10,7 @@
 namespace shoal {
 
 RefusedRequest model_is_loading() {
-  return refuse(NotTaken::kLoading,
-                Status::error(Code::kUnavailable, "the model is loading; try again soon"));
+  return refuse(NotTaken::kLoading, "the model is loading; try again soon");
 }
 
 Readiness readiness(const ServingState::View& view) {
@@ -114,8 +113,7 @@ RefusedRequest ServingState::refusal(const RequestBook::Lock& /*held*/) const {
   }
   if (view_.restarting.ok()) return {};
   return refuse(NotTaken::kRestarting,
-                Status::error(Code::kUnavailable,
-                              "the ranks were lost and are being started again; try again soon"));
+                "the ranks were lost and are being started again; try again soon");
 }
 
 Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
