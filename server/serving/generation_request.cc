@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <string_view>
 #include <sys/random.h>
-#include <utf8proc.h>
 
+#include "models/tokenizer/unicode.h"
 #include "runtime/base/counted.h"
 
 namespace shoal {
@@ -101,10 +100,7 @@ RequestError check_ids(RequestField field, const char* name, const std::vector<I
 
 /// Converts ids that have passed check_ids() to the engine's type.
 std::vector<int32_t> engine_ids(const std::vector<int64_t>& ids) {
-  std::vector<int32_t> narrow(ids.size());
-  std::transform(ids.begin(), ids.end(), narrow.begin(),
-                 [](int64_t id) { return static_cast<int32_t>(id); });
-  return narrow;
+  return std::vector<int32_t>(ids.begin(), ids.end());
 }
 
 RequestError check_prompt_length(RequestField field, size_t tokens, int32_t max_model_len) {
@@ -169,19 +165,6 @@ PromptResult resolve_prompt(const GenerationRequest& request, const ServedModel&
   return engine_ids(*request.prompt_ids);
 }
 
-bool is_utf8(std::string_view text) {
-  const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  auto left = static_cast<utf8proc_ssize_t>(text.size());
-  while (left > 0) {
-    utf8proc_int32_t code_point;
-    const utf8proc_ssize_t length = utf8proc_iterate(at, left, &code_point);
-    if (length <= 0) return false;
-    at += length;
-    left -= length;
-  }
-  return true;
-}
-
 RequestError check_stop_strings(const std::vector<std::string>& stop) {
   const auto wrong = [](std::string what) {
     return invalid_field(RequestField::kStop, std::move(what));
@@ -198,7 +181,7 @@ RequestError check_stop_strings(const std::vector<std::string>& stop) {
     }
     // Output consists of whole characters, so any other string never matches or would cut one in
     // half.
-    if (!is_utf8(stop[i])) return wrong(cat("stop[", i, "] is not valid UTF-8"));
+    if (to_valid_utf8(stop[i]) != stop[i]) return wrong(cat("stop[", i, "] is not valid UTF-8"));
   }
   return {};
 }
