@@ -9,15 +9,8 @@
 namespace shoal {
 
 int64_t RequestQueue::amount(const Held& held, QueueLimit limit) {
-  switch (limit) {
-    case QueueLimit::kRequests:
-      return held.requests;
-    case QueueLimit::kTokens:
-      return held.tokens;
-    case QueueLimit::kBytes:
-      return held.bytes;
-  }
-  return 0;
+  constexpr int64_t Held::*kAmounts[] = {&Held::requests, &Held::tokens, &Held::bytes};
+  return held.*kAmounts[static_cast<size_t>(limit)];  // in the order of QueueLimit
 }
 
 RequestQueue::Held RequestQueue::held_by(const std::string& client) const {
@@ -42,7 +35,7 @@ bool RequestQueue::make_room(QueueLimit limit, const QueuedRequest& request, con
   if (greedy == held_.end() || greedy->first == request.client) return false;
   const Held wanted = held_by(request.client) + of(request);
   const Held most{limits_.requests - engine.running,
-                  limits_.tokens - std::max<int64_t>(engine.prompt_tokens - tokens_, 0),
+                  limits_.tokens - std::max<int64_t>(engine.prompt_tokens - all_.tokens, 0),
                   limits_.bytes};
   Evicted::Part& part = evicted->parts[greedy->first];
   for (auto it = waiting_.rbegin(); it != waiting_.rend(); ++it) {
@@ -81,7 +74,7 @@ void RequestQueue::spare_needless(const QueuedRequest& request, const Engine& en
 
 RequestQueue::Room RequestQueue::room_for(const QueuedRequest& request,
                                           const Engine& engine) const {
-  Evicted evicted{.left = {size(), engine.prompt_tokens, bytes_}};
+  Evicted evicted{.left = {all_.requests, engine.prompt_tokens, all_.bytes}};
   while (const std::optional<QueueLimit> limit = reached(request, engine, evicted.left))
     if (!make_room(*limit, request, engine, &evicted)) return {.reached = *limit};
   if (evicted.parts.size() > 1) spare_needless(request, engine, &evicted);
@@ -118,8 +111,7 @@ std::vector<uint64_t> RequestQueue::surplus_beside(const std::string& client,
 void RequestQueue::add(uint64_t id, QueuedRequest request) {
   Held& held = held_[request.client];
   held = held + of(request);
-  tokens_ += request.tokens;
-  bytes_ += request.bytes;
+  all_ = all_ + of(request);
   waiting_.emplace_hint(waiting_.end(), id, std::move(request));
 }
 
@@ -130,8 +122,7 @@ bool RequestQueue::remove(uint64_t id) {
   const auto held = held_.find(request.client);
   held->second = held->second - of(request);
   if (held->second.requests == 0) held_.erase(held);
-  tokens_ -= request.tokens;
-  bytes_ -= request.bytes;
+  all_ = all_ - of(request);
   waiting_.erase(found);
   return true;
 }

@@ -70,8 +70,8 @@ class RequestQueue {
   /// The ids that have waited longer than the limit at this time.
   std::vector<uint64_t> late(double now_s) const;
 
-  int64_t size() const { return static_cast<int64_t>(waiting_.size()); }
-  int64_t bytes() const { return bytes_; }
+  int64_t size() const { return all_.requests; }
+  int64_t bytes() const { return all_.bytes; }
   const QueueLimits& limits() const { return limits_; }
 
  private:
@@ -108,7 +108,7 @@ class RequestQueue {
   const QueueLimits limits_;
   std::map<uint64_t, QueuedRequest> waiting_;
   HeldBy held_;  // by the clients that have something here
-  int64_t tokens_ = 0, bytes_ = 0;
+  Held all_;     // of them together
 };
 
 }  // namespace shoal
