@@ -25,7 +25,9 @@ class FairQueue {
   }
 
   void push(const std::string& client, Item item) {
-    line_of(client).items.push_back(std::move(item));
+    auto line = find(client);
+    if (line == lines_.end()) line = lines_.insert(line, Line{client, {}});
+    line->items.push_back(std::move(item));
     ++size_;
   }
 
@@ -54,9 +56,10 @@ class FairQueue {
         [](const Line& a, const Line& b) { return a.items.size() < b.items.size(); });
     if (line == lines_.end() || line->client == client) return std::nullopt;
     const auto held = static_cast<int64_t>(line->items.size());
+    const auto own = find(client);
     if (!is_fair({.held = held,
                   .kept = held - 1,
-                  .wanted = count_of(client) + 1,
+                  .wanted = own == lines_.end() ? 1 : static_cast<int64_t>(own->items.size()) + 1,
                   .limit = static_cast<int64_t>(most)}))
       return std::nullopt;
     Item item = std::move(line->items.back());
@@ -67,8 +70,7 @@ class FairQueue {
 
   /// No effect if the item is not here.
   void remove(const std::string& client, const Item& item) {
-    const auto line = std::find_if(lines_.begin(), lines_.end(),
-                                   [&](const Line& one) { return one.client == client; });
+    const auto line = find(client);
     if (line == lines_.end()) return;
     const auto found = std::find(line->items.begin(), line->items.end(), item);
     if (found == line->items.end()) return;
@@ -83,16 +85,9 @@ class FairQueue {
   };
   using Lines = std::list<Line>;  // in the order of their turns
 
-  Line& line_of(const std::string& client) {
-    const auto line = std::find_if(lines_.begin(), lines_.end(),
-                                   [&](const Line& one) { return one.client == client; });
-    return line != lines_.end() ? *line : lines_.emplace_back(Line{client, {}});
-  }
-
-  int64_t count_of(const std::string& client) const {
-    const auto line = std::find_if(lines_.begin(), lines_.end(),
-                                   [&](const Line& one) { return one.client == client; });
-    return line == lines_.end() ? 0 : static_cast<int64_t>(line->items.size());
+  typename Lines::iterator find(const std::string& client) {
+    return std::find_if(lines_.begin(), lines_.end(),
+                        [&](const Line& one) { return one.client == client; });
   }
 
   /// One item of the line was taken.
