@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
-#include "runtime/base/counted.h"
 #include "runtime/base/kv_block.h"
+#include "runtime/engine/check_request.h"
 #include "runtime/engine/sequence_list.h"
 
 namespace shoal {
@@ -34,23 +34,7 @@ Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
 }
 
 RequestError Scheduler::check(const EngineRequest& request) const {
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  if (prompt_tokens == 0) return invalid_field(RequestField::kPrompt, "the prompt has no tokens");
-  if (request.max_tokens < 1) {
-    return invalid_field(RequestField::kMaxTokens,
-                         cat("max_tokens must be at least 1, not ", request.max_tokens));
-  }
-  const auto prompt = [prompt_tokens] {
-    return cat("the prompt has ", counted(prompt_tokens, "token"), "; with one to generate, ");
-  };
-  if (prompt_tokens + 1 > limits_.max_model_len) {
-    return invalid_field(RequestField::kPrompt,
-                         cat(prompt(), "the model length is ", limits_.max_model_len));
-  }
-  if (prompt_tokens + 1 > longest_) {
-    return invalid_field(RequestField::kPrompt, cat(prompt(), "the whole KV cache holds ", longest_,
-                                                    " (give --kv-cache-memory more)"));
-  }
+  SHOAL_RETURN_IF_ERROR(check_request(limits_, request));
   if (ids_.contains(request.id))
     return Status::error(Code::kAlreadyExists, cat("request id ", request.id, " is in use"));
   return {};

@@ -57,9 +57,8 @@ class Scheduler {
   /// others at least 0.
   explicit Scheduler(const EngineLimits& limits, SchedulingPolicy policy = SchedulingPolicy::kFcfs);
 
-  /// Whether add() would take the request. INVALID_ARGUMENT, with the field: empty prompt,
-  /// max_tokens below 1, or prompt + 1 token beyond max_model_len or beyond what all blocks could
-  /// hold; ALREADY_EXISTS: the id is in use.
+  /// Whether add() would take the request: an error of check_request(), or ALREADY_EXISTS if the id
+  /// is in use.
   RequestError check(const EngineRequest& request) const;
   /// Queues a request, or returns the error of check(). The caller decides how many may wait
   /// (RequestQueue).

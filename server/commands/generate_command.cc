@@ -6,7 +6,7 @@
 
 #include "runtime/base/counted.h"
 #include "runtime/base/log.h"
-#include "runtime/engine/scheduler.h"
+#include "runtime/engine/check_request.h"
 #include "server/cli/command_io.h"
 #include "server/cli/exit_code.h"
 #include "server/commands/batch_report.h"
@@ -88,7 +88,6 @@ void note_wrong(RequestError why, RequestLine* line) {
 /// Checks every request before any of them runs. Those that cannot run become wrong.
 void resolve_requests(const ServedModel& model, const EngineLimits& limits,
                       std::vector<RequestLine>* requests) {
-  const Scheduler scheduler(limits);
   for (RequestLine& line : *requests) {
     if (!line.wrong.ok()) continue;
     line.has_text = !line.request.prompt_ids;
@@ -100,7 +99,7 @@ void resolve_requests(const ServedModel& model, const EngineLimits& limits,
     }
     line.resolved = std::move(resolved).value();
     // Prompts that are too long for the KV cache: the loop would refuse them after others had run.
-    if (RequestError error = scheduler.check(line.resolved.engine); !error.ok())
+    if (RequestError error = check_request(limits, line.resolved.engine); !error.ok())
       note_wrong(std::move(error), &line);
   }
 }
