@@ -21,7 +21,7 @@ bool contains(const std::vector<int32_t>& ids, int32_t id) {
 
 }  // namespace
 
-Scheduler::Scheduler(const EngineLimits& limits, SchedulingPolicy policy)
+Scheduler::Scheduler(SchedulerKey /*key*/, const EngineLimits& limits, SchedulingPolicy policy)
     : limits_(limits),
       policy_(policy),
       longest_(static_cast<int32_t>(

@@ -26,6 +26,14 @@ struct PrefillBudget {
   int32_t beside_decodes = std::numeric_limits<int32_t>::max();  ///< in a step with one
 };
 
+/// What a Scheduler is made with. Only the loop, which owns it, and a helper of the tests can make
+/// one.
+class SchedulerKey {
+  explicit SchedulerKey() = default;
+  friend class InferenceLoop;
+  friend struct SchedulerForTests;
+};
+
 /// Decides what the next step computes: continuous batching over a paged KV cache. It is pure (no
 /// device, socket, clock or random number), so that the same calls give the same plans. Not
 /// thread-safe.
@@ -55,7 +63,7 @@ class Scheduler {
  public:
   /// Precondition: max_num_seqs, max_num_batched_tokens and max_model_len are at least 1, the
   /// others at least 0.
-  explicit Scheduler(const EngineLimits& limits, SchedulingPolicy policy = SchedulingPolicy::kFcfs);
+  Scheduler(SchedulerKey key, const EngineLimits& limits, SchedulingPolicy policy);
 
   /// Whether add() would take the request: an error of check_request(), or ALREADY_EXISTS if the id
   /// is in use.

@@ -50,7 +50,7 @@ InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limit
     : model_(model),
       step_(std::move(step)),
       book_(book ? std::move(book) : std::make_shared<RequestBook>(limits.max_model_len)),
-      scheduler_(limits, scheduling.policy),
+      scheduler_(SchedulerKey(), limits, scheduling.policy),
       pace_(scheduling.pace),
       admission_(scheduling.queue, scheduling.pace.decode_stretch, scheduler_),
       thread_([this] { run(); }) {}

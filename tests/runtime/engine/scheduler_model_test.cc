@@ -9,9 +9,9 @@
 #include <set>
 #include <string>
 
-#include "runtime/engine/scheduler.h"
 #include "tests/breadth.h"
 #include "tests/runtime/engine/cached_model.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 namespace shoal {
 namespace {
@@ -214,7 +214,8 @@ int64_t live(uint32_t seed) {
   Random random(seed);
   const EngineLimits limits = random_limits(random);
   const bool by_priority = random.pick(0, 1) == 1;
-  Scheduler scheduler(limits, by_priority ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs);
+  SchedulerForTests scheduler(limits,
+                              by_priority ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs);
   const int clients = random.pick(1, 3);
   Model model(limits, by_priority, clients == 1);
   CachedModel ranks(limits.kv_blocks);

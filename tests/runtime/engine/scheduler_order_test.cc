@@ -3,7 +3,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/engine/scheduler.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 namespace shoal {
 namespace {
@@ -58,7 +58,7 @@ class SchedulerOrderTest : public testing::Test {
 };
 
 TEST_F(SchedulerOrderTest, TheBudgetDependsOnWhetherThereAreDecodes) {
-  Scheduler scheduler(limits());
+  SchedulerForTests scheduler(limits());
   const PrefillBudget budget = {.alone = 20, .beside_decodes = 3};
   ASSERT_TRUE(scheduler.add(request(1, 25, 9)).ok());
   EXPECT_EQ(step(scheduler, budget), (Tokens{{1, 20}}));
@@ -70,7 +70,7 @@ TEST_F(SchedulerOrderTest, TheBudgetDependsOnWhetherThereAreDecodes) {
 }
 
 TEST_F(SchedulerOrderTest, ThePromptThatLacksLeastGoesFirst) {
-  Scheduler scheduler(limits());
+  SchedulerForTests scheduler(limits());
   const PrefillBudget budget = {.alone = 50};
   ASSERT_TRUE(scheduler.add(request(1, 300)).ok());
   EXPECT_EQ(step(scheduler, budget), (Tokens{{1, 50}}));
@@ -83,7 +83,7 @@ TEST_F(SchedulerOrderTest, ThePromptThatLacksLeastGoesFirst) {
 TEST_F(SchedulerOrderTest, PlacesGoInOrderOfArrival) {
   EngineLimits one = limits();
   one.max_num_seqs = 1;
-  Scheduler scheduler(one);
+  SchedulerForTests scheduler(one);
   ASSERT_TRUE(scheduler.add(request(1, 4, 2)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 40, 1)).ok());
   ASSERT_TRUE(scheduler.add(request(3, 4, 1)).ok());
@@ -97,7 +97,7 @@ TEST_F(SchedulerOrderTest, PlacesGoInOrderOfArrival) {
 }
 
 TEST_F(SchedulerOrderTest, APlaceWithoutBlocksIsGivenBack) {
-  Scheduler scheduler(limits());
+  SchedulerForTests scheduler(limits());
   ASSERT_TRUE(scheduler.add(request(1, 40, 1)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 50, 1)).ok());
   EXPECT_EQ(step(scheduler, {.alone = 5}), (Tokens{{1, 5}})) << "2 has a place, but no token";
@@ -109,7 +109,7 @@ TEST_F(SchedulerOrderTest, APlaceWithoutBlocksIsGivenBack) {
 }
 
 TEST_F(SchedulerOrderTest, APromptIsOvertakenAtMostSixteenTimes) {
-  Scheduler scheduler(limits());
+  SchedulerForTests scheduler(limits());
   const PrefillBudget budget = {.alone = 10, .beside_decodes = 10};
   ASSERT_TRUE(scheduler.add(request(1, 400, 1)).ok());
   int overtaken = 0;
@@ -127,7 +127,7 @@ TEST_F(SchedulerOrderTest, APromptIsOvertakenAtMostSixteenTimes) {
 TEST_F(SchedulerOrderTest, SmallerOnesPassOneThatFindsNoBlocksAtMostSixteenTimes) {
   EngineLimits few = limits();
   few.kv_blocks = 10;
-  Scheduler scheduler(few);
+  SchedulerForTests scheduler(few);
   ASSERT_TRUE(scheduler.add(request(1, 60, 30)).ok());  // six blocks in the end
   ASSERT_TRUE(scheduler.add(request(2, 120, 1)).ok());  // eight
   EXPECT_EQ(step(scheduler), (Tokens{{1, 60}}));
@@ -143,7 +143,7 @@ TEST_F(SchedulerOrderTest, NobodyPassesOneThatWaitsForTheBlocksItLost) {
   EngineLimits few = limits();
   few.kv_blocks = 6;
   few.max_model_len = 96;
-  Scheduler scheduler(few);
+  SchedulerForTests scheduler(few);
   expect_short_outputs(scheduler);
   ASSERT_TRUE(scheduler.add(request(1, 30, 60)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 30, 60)).ok());
@@ -157,8 +157,8 @@ TEST_F(SchedulerOrderTest, NobodyPassesOneThatWaitsForTheBlocksItLost) {
 TEST_F(SchedulerOrderTest, PrioritiesCountOnlyIfAskedFor) {
   for (const bool by_priority : {false, true}) {
     SCOPED_TRACE(by_priority);
-    Scheduler scheduler(limits(),
-                        by_priority ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs);
+    SchedulerForTests scheduler(
+        limits(), by_priority ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs);
     ASSERT_TRUE(scheduler.add(request(1, 30, 4, 5)).ok());
     ASSERT_TRUE(scheduler.add(request(2, 40, 4, -1)).ok());
     ASSERT_TRUE(scheduler.add(request(3, 35, 4, -1)).ok());
@@ -170,7 +170,7 @@ TEST_F(SchedulerOrderTest, TheLowestPriorityIsPreemptedButNotForEver) {
   EngineLimits few = limits();
   few.kv_blocks = 18;
   few.max_model_len = 278;
-  Scheduler scheduler(few, SchedulingPolicy::kPriority);
+  SchedulerForTests scheduler(few, SchedulingPolicy::kPriority);
   expect_short_outputs(scheduler);
   // The first to come is the least important one. Those that come after it take its blocks, until
   // it has been preempted often enough.
@@ -190,7 +190,7 @@ TEST_F(SchedulerOrderTest, TheLowestPriorityIsPreemptedButNotForEver) {
 }
 
 TEST_F(SchedulerOrderTest, LowPriorityIsOvertakenAtMostSixteenTimes) {
-  Scheduler scheduler(limits(), SchedulingPolicy::kPriority);
+  SchedulerForTests scheduler(limits(), SchedulingPolicy::kPriority);
   const PrefillBudget budget = {.alone = 10, .beside_decodes = 10};
   ASSERT_TRUE(scheduler.add(request(1, 10, 1, 100)).ok());
   int overtaken = 0;

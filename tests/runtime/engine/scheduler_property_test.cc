@@ -3,8 +3,8 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/engine/scheduler.h"
 #include "tests/runtime/engine/cached_model.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 // Runs seeded random workloads against a model that reads its history back through the block
 // tables. Whatever the limits, the batches, preemptions, cancels and lost steps are, each request
@@ -75,7 +75,7 @@ struct Outcome {
 
 Outcome run(const Workload& workload, uint32_t seed, Disturbance disturbance) {
   std::mt19937 random(seed);
-  Scheduler scheduler(workload.limits);
+  SchedulerForTests scheduler(workload.limits);
   CachedModel model(workload.limits.kv_blocks);
   Outcome outcome;
   std::map<uint64_t, bool> finished;
@@ -191,8 +191,8 @@ TEST(SchedulerPropertyTest, ManyLongSequencesInAlmostNoBlocks) {
 TEST(SchedulerPropertyTest, SameCallsGiveTheSamePlans) {
   for (const uint32_t seed : {3u, 4u, 5u}) {
     const Workload workload = random_workload(seed);
-    Scheduler first(workload.limits);
-    Scheduler second(workload.limits);
+    SchedulerForTests first(workload.limits);
+    SchedulerForTests second(workload.limits);
     for (const EngineRequest& request : workload.requests) {
       ASSERT_TRUE(first.add(request).ok());
       ASSERT_TRUE(second.add(request).ok());

@@ -2,11 +2,17 @@
 
 #include <gtest/gtest.h>
 #include <numeric>
+#include <type_traits>
 
 #include "tests/runtime/engine/cached_model.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 namespace shoal {
 namespace {
+
+// Nobody makes a scheduler but the key's friends.
+static_assert(!std::is_default_constructible_v<SchedulerKey>);
+static_assert(!std::is_aggregate_v<SchedulerKey>);
 
 EngineLimits roomy_limits() {
   return {.max_num_seqs = 8, .max_num_batched_tokens = 64, .kv_blocks = 32, .max_model_len = 256};
@@ -59,7 +65,7 @@ void expect_short_outputs(Scheduler& scheduler) {
 TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
   EngineLimits limits = roomy_limits();
   limits.max_model_len = 100;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   EXPECT_EQ(scheduler.add(request(1, 0, 5)).code(), Code::kInvalidArgument);
   EXPECT_EQ(scheduler.add(request(1, 5, 0)).code(), Code::kInvalidArgument);
   EXPECT_EQ(scheduler.add(request(1, 5, 0)).field, RequestField::kMaxTokens);
@@ -69,13 +75,13 @@ TEST(SchedulerTest, RefusesWhatCouldNeverRun) {
   EXPECT_EQ(scheduler.add(request(1, 5, 5)).code(), Code::kAlreadyExists);
 
   limits.kv_blocks = 2;
-  Scheduler small(limits);
+  SchedulerForTests small(limits);
   EXPECT_EQ(small.add(request(1, 32, 5)).code(), Code::kInvalidArgument);
   EXPECT_TRUE(small.add(request(1, 31, 5)).ok());
 }
 
 TEST(SchedulerTest, IdleSchedulerPlansNothing) {
-  Scheduler scheduler(roomy_limits());
+  SchedulerForTests scheduler(roomy_limits());
   EXPECT_FALSE(scheduler.has_work());
   EXPECT_TRUE(scheduler.plan().sequences.empty());
   EXPECT_TRUE(scheduler.complete({}).empty());
@@ -84,7 +90,7 @@ TEST(SchedulerTest, IdleSchedulerPlansNothing) {
 TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
   EngineLimits limits = roomy_limits();
   limits.max_num_batched_tokens = 10;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 25, 3)).ok());
   int32_t position = 0;
   for (const int32_t chunk : {10, 10, 5}) {
@@ -105,7 +111,7 @@ TEST(SchedulerTest, LongPromptTakesSeveralStepsAndTheLastSamples) {
 TEST(SchedulerTest, DecodesComeBeforePromptChunks) {
   EngineLimits limits = roomy_limits();
   limits.max_num_batched_tokens = 10;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 15, 5)).ok());
   complete(scheduler, answer(scheduler.plan(), 7));
   ASSERT_TRUE(scheduler.add(request(2, 3, 5)).ok());
@@ -121,10 +127,10 @@ TEST(SchedulerTest, DecodesComeBeforePromptChunks) {
 TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
   EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 3;
-  Scheduler by_seqs(limits);
+  SchedulerForTests by_seqs(limits);
   limits.max_num_seqs = 8;
   limits.max_num_batched_tokens = 2;
-  Scheduler by_tokens(limits);
+  SchedulerForTests by_tokens(limits);
   for (Scheduler* scheduler : {&by_seqs, &by_tokens}) {
     for (const uint64_t id : {1, 2, 3, 4, 5}) ASSERT_TRUE(scheduler->add(request(id, 1, 9)).ok());
     const StepPlan plan = scheduler->plan();
@@ -136,7 +142,7 @@ TEST(SchedulerTest, RunningSequencesNeverExceedSeqsOrTokens) {
 }
 
 TEST(SchedulerTest, EndsByEosStopIdAndLength) {
-  Scheduler scheduler(roomy_limits());
+  SchedulerForTests scheduler(roomy_limits());
   EngineRequest by_eos = request(1, 4, 9);
   by_eos.eos_token_ids = {7};
   by_eos.stop_token_ids = {7};
@@ -161,7 +167,7 @@ TEST(SchedulerTest, EndsByEosStopIdAndLength) {
 }
 
 TEST(SchedulerTest, OnlyFinishRemovesASequence) {
-  Scheduler scheduler(roomy_limits());
+  SchedulerForTests scheduler(roomy_limits());
   ASSERT_TRUE(scheduler.add(request(1, 4, 1)).ok());
   const std::vector<TokenEvent> events = scheduler.complete(answer(scheduler.plan(), 7));
   ASSERT_EQ(events.size(), 1u);
@@ -178,10 +184,10 @@ TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
   EngineLimits limits = roomy_limits();
   limits.max_model_len = 20;
   limits.kv_blocks = 9;
-  Scheduler by_model(limits);
+  SchedulerForTests by_model(limits);
   limits.max_model_len = 200;
   limits.kv_blocks = 2;
-  Scheduler by_cache(limits);
+  SchedulerForTests by_cache(limits);
   for (Scheduler* scheduler : {&by_model, &by_cache}) {
     ASSERT_TRUE(scheduler->add(request(1, 15, 1000)).ok());
     int tokens = 15;
@@ -201,7 +207,7 @@ TEST(SchedulerTest, ModelLengthAndTheWholeCacheEndWithLength) {
 TEST(SchedulerTest, OnlyEndsOfTheirOwnTellTheUsualLength) {
   EngineLimits limits = roomy_limits();
   limits.kv_blocks = 4;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   for (uint64_t id = 1; id <= 100; ++id) {
     ASSERT_TRUE(scheduler.add(request(id, 1, id % 2 == 0 ? 1 : 60)).ok());
     complete(scheduler, answer(scheduler.plan(), 7));
@@ -218,7 +224,7 @@ TEST(SchedulerTest, OnlyEndsOfTheirOwnTellTheUsualLength) {
 TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
   EngineLimits limits = roomy_limits();
   limits.kv_blocks = 3;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   expect_short_outputs(scheduler);
   ASSERT_TRUE(scheduler.add(request(1, 15, 30)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 14, 30)).ok());
@@ -247,7 +253,7 @@ TEST(SchedulerTest, YoungestIsPreemptedAndResumesWithItsTokens) {
 }
 
 TEST(SchedulerTest, SequenceFinishedInMidStepIsDropped) {
-  Scheduler scheduler(roomy_limits());
+  SchedulerForTests scheduler(roomy_limits());
   ASSERT_TRUE(scheduler.add(request(1, 4, 9)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 4, 9)).ok());
   const StepPlan plan = scheduler.plan();
@@ -265,7 +271,7 @@ TEST(SchedulerTest, SequenceFinishedInMidStepIsDropped) {
 TEST(SchedulerTest, RequeuedSequencesGoAheadInOrderWithTheirTokens) {
   EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 2;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   for (const uint64_t id : {1, 2, 3}) ASSERT_TRUE(scheduler.add(request(id, 4, 9)).ok());
   complete(scheduler, answer(scheduler.plan(), 7));
   (void)scheduler.plan();  // this step is lost
@@ -280,7 +286,7 @@ TEST(SchedulerTest, RequeuedSequencesGoAheadInOrderWithTheirTokens) {
 }
 
 TEST(SchedulerTest, HistoryTravelsOnlyWithPenalties) {
-  Scheduler scheduler(roomy_limits());
+  SchedulerForTests scheduler(roomy_limits());
   EngineRequest with = request(2, 3, 9);
   with.sampling.presence_penalty = 0.5f;
   ASSERT_TRUE(scheduler.add(request(1, 3, 9)).ok());
@@ -296,7 +302,7 @@ TEST(SchedulerTest, HistoryTravelsOnlyWithPenalties) {
 TEST(SchedulerTest, LoadCountsTokensAndBlocks) {
   EngineLimits limits = roomy_limits();
   limits.max_num_seqs = 1;
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   ASSERT_TRUE(scheduler.add(request(1, 20, 9)).ok());
   ASSERT_TRUE(scheduler.add(request(2, 25, 9)).ok());
   complete(scheduler, answer(scheduler.plan(), 7));
@@ -313,7 +319,7 @@ TEST(SchedulerTest, LoadCountsTokensAndBlocks) {
 /// many tokens were computed for each one that would be without preemption.
 double computed_per_needed(const EngineLimits& limits, int requests, int32_t prompt_tokens,
                            int32_t output_tokens, PrefillBudget budget) {
-  Scheduler scheduler(limits);
+  SchedulerForTests scheduler(limits);
   for (int id = 1; id <= requests; ++id)
     EXPECT_TRUE(
         scheduler.add(request(static_cast<uint64_t>(id), prompt_tokens, output_tokens)).ok());

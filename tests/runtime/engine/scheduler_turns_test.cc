@@ -7,7 +7,7 @@
 #include <string>
 
 #include "runtime/base/cat.h"
-#include "runtime/engine/scheduler.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 namespace shoal {
 namespace {
@@ -55,7 +55,7 @@ class Turns {
   const Scheduler& scheduler() const { return scheduler_; }
 
  private:
-  Scheduler scheduler_;
+  SchedulerForTests scheduler_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, std::string> client_of_;
   std::set<uint64_t> begun_;

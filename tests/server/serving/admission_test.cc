@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/moved_clock.h"
+#include "tests/runtime/engine/scheduler_for_tests.h"
 
 namespace shoal {
 namespace {
@@ -95,7 +96,7 @@ class Simulation {
   int evicted = 0;
 
  private:
-  Scheduler scheduler_;
+  SchedulerForTests scheduler_;
   StepPace pace_;
   Admission admission_;
   uint64_t last_id_ = 0;
