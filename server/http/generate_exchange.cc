@@ -206,7 +206,12 @@ HttpPart GenerateExchange::fail(Running& running, const HttpError& error) {
 
 HttpPart GenerateExchange::late() {
   Running* const running = running_;
-  return running && running->submitted ? fail(*running, too_late()) : BodyExchange::late();
+  if (running && running->submitted) return fail(*running, too_late());
+  // Those that are submitted already have been given up. Their ids are free before the client
+  // knows.
+  if (running)
+    for (const auto& request : running->requests) request->release_id();
+  return BodyExchange::late();
 }
 
 std::optional<HttpPart> GenerateExchange::more() {
