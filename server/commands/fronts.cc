@@ -157,21 +157,21 @@ Result<std::unique_ptr<Fronts>> Fronts::start(const ServeFlags& flags,
   intake_options.budget_bytes = flags.request_memory;
   const auto state =
       std::make_shared<ServingState>(served_names(flags, served_name), metrics.book());
-  const auto intake = std::make_shared<Intake>(intake_options, state);
+  fronts->intake_ = std::make_shared<Intake>(intake_options, state);
   const int64_t descriptors = raise_descriptor_limit();
   GrpcServerOptions grpc;
   grpc.host = flags.host;
   grpc.port = flags.grpc_port;
   grpc.ranks = ranks;
   grpc.state = state;
-  grpc.intake = intake;
+  grpc.intake = fronts->intake_;
   grpc.keys = fronts->secrets_->keys();
   grpc.tls = fronts->secrets_->tls();
   grpc.facades = all_facades();
   SHOAL_ASSIGN_OR_RETURN(fronts->grpc_, GrpcServer::start(grpc));
   HttpParts parts;
   parts.state = state;
-  parts.intake = intake;
+  parts.intake = fronts->intake_;
   parts.version = SHOAL_VERSION;
   parts.metrics = [&metrics] { return metrics.text(); };
   parts.max_body_bytes = flags.http.max_body_bytes;
@@ -222,6 +222,9 @@ void Fronts::set_ready(const ServedModel* model, InferenceLoop* loop,
 
 void Fronts::shutdown(Deadline deadline) {
   grpc_->set_draining();
+  if (http_) http_->stop_accepting();
+  // Those whose requests have not been read are told to go elsewhere, over both fronts.
+  (void)intake_->drain_until(deadline);
   // HTTP first, because the threads of the intake, which both use, end with gRPC's server.
   if (http_) http_->shutdown(deadline);
   grpc_->shutdown(deadline);

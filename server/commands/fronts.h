@@ -61,6 +61,7 @@ class Fronts {
   Status start_http(const ServeFlags& flags, HttpParts parts, Metrics& metrics,
                     int max_connections);
 
+  std::shared_ptr<Intake> intake_;  // of both fronts
   std::unique_ptr<SecretFiles> secrets_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HttpServer> http_;    // null with --port -1

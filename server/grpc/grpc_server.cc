@@ -45,9 +45,9 @@ constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengi
 /// It serves as long as gRPC answers: a server that loads, drains or waits for its ranks is alive.
 constexpr const char* kLivenessName = "liveness";
 
-/// How long a shutdown waits until refusals are written, and then for calls that come or that gRPC
-/// answers itself: an open Health.Watch makes it wait for all of this.
-constexpr int kRefusalsMs = 1'000, kCallsMs = 500;
+/// How long a shutdown waits for calls that come or that gRPC answers itself: an open Health.Watch
+/// makes it wait for all of this.
+constexpr int kCallsMs = 500;
 
 /// How often unused memory is given back to the system, if there is more than this of it.
 constexpr std::chrono::seconds kBetweenTrims{5};
@@ -325,11 +325,9 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  (void)impl_->options.intake->wait_until_answered(deadline);
-  // Those whose requests have not been read are told to go elsewhere. What is open after this is
-  // no call of ours, or one whose client does not read: Shutdown cancels it.
-  impl_->options.intake->drain();
-  (void)impl_->options.intake->wait_until_empty(Deadline::after_ms(kRefusalsMs));
+  // What is open after this is no call of ours, or one whose client does not read: Shutdown cancels
+  // it.
+  (void)impl_->options.intake->drain_until(deadline);
   impl_->acceptor.reset();
   impl_->stop_watching();
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));

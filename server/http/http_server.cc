@@ -52,6 +52,7 @@ class HttpServer::Impl {
 
   Status listen();
   Status run();
+  void stop_accepting();
   void shutdown(Deadline deadline);
   std::string address() const;
   bool alive() const;
@@ -293,7 +294,7 @@ void HttpServer::Impl::tick() {
 }
 
 void HttpServer::Impl::begin_shutdown() {
-  stopping_ = true;
+  if (std::exchange(stopping_, true)) return;
   for (const auto& listener : listeners_) {
     error_code ignored;
     listener->descriptor.close(ignored);
@@ -303,9 +304,13 @@ void HttpServer::Impl::begin_shutdown() {
   for (const Entry& entry : sessions) entry.session->stop();
 }
 
+void HttpServer::Impl::stop_accepting() {
+  asio::post(io_, [this] { begin_shutdown(); });
+}
+
 void HttpServer::Impl::shutdown(Deadline deadline) {
   if (!thread_.joinable()) return;
-  asio::post(io_, [this] { begin_shutdown(); });
+  stop_accepting();
   const std::future<void> idle = idle_.get_future();
   while (!deadline.passed() && idle.wait_for(std::chrono::milliseconds(deadline.remaining_ms())) !=
                                    std::future_status::ready) {
@@ -339,6 +344,10 @@ std::string HttpServer::address() const {
 
 bool HttpServer::alive() const {
   return impl_->alive();
+}
+
+void HttpServer::stop_accepting() {
+  impl_->stop_accepting();
 }
 
 void HttpServer::shutdown(Deadline deadline) {

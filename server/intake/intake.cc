@@ -297,6 +297,13 @@ void Intake::drain() {
   }
 }
 
+bool Intake::drain_until(Deadline deadline) {
+  constexpr int kRefusalsMs = 1'000;
+  (void)wait_until_answered(deadline);
+  drain();
+  return wait_until_empty(Deadline::after_ms(kRefusalsMs));
+}
+
 bool Intake::wait_until_answered(Deadline deadline) {
   RequestBook::Lock lock(*book_);
   return wait_until_ready(left_, lock, deadline, [this] {

@@ -46,13 +46,14 @@ class WithoutRoom(ServerCase):
 
     FLAGS = ("--max-request-memory", "32m")
 
+    HALF = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 16000000\r\n\r\n")
+
     def test_a_deadline_that_passes_before_the_body_is_read(self):
-        half = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Expect: 100-continue\r\nContent-Length: 16000000\r\n\r\n")
-        with Raw(self.server, half) as first:
+        with Raw(self.server, self.HALF) as first:
             self.assertIn(b"100 Continue", first.until(b"\r\n\r\n"))
             # The last place is for other clients.
-            second = half.replace(b"Expect", b"x-envoy-expected-rq-timeout-ms: 500\r\nExpect")
+            second = self.HALF.replace(b"Expect", b"x-envoy-expected-rq-timeout-ms: 500\r\nExpect")
             with Raw(self.server, second) as waits:
                 self.assertIn(b" 504 Gateway Timeout", waits.until(b"\r\n\r\n"))
             # The first one was not refused for the second: its body is still waited for, and read.
@@ -60,6 +61,23 @@ class WithoutRoom(ServerCase):
             first.data = b""
             first.send(body + b" " * (16_000_000 - len(body)))
             self.assertEqual(first.status(), 200, first.data)
+        self.stop()
+
+
+    def test_a_drain_tells_those_whose_body_is_on_its_way_and_those_without_room(self):
+        server = self.serve(harness.DEMO, "-tp", 1, *self.FLAGS, "--shutdown-timeout",
+                            5 * harness.GUARD)
+        server.wait_ready()
+        with Raw(server, self.HALF) as arrives, Raw(server, self.HALF) as waits:
+            self.assertIn(b"100 Continue", arrives.until(b"\r\n\r\n"))
+            for _ in range(3):  # one thread does all, in turns, and has read the second head then
+                self.assertEqual(call(server, "GET", "/health").status, 200)
+            os.kill(server.pid, signal.SIGTERM)
+            for raw in (arrives, waits):
+                raw.data = b""
+                self.assertIn(b" 503 Service Unavailable", raw.until(b"\r\n\r\n"))
+                self.assertIn(b'"code":"DRAINING"', raw.rest())
+        self.assertEqual(server.end(), 0, server.err.rest())
         self.stop()
 
 
