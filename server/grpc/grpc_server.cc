@@ -325,11 +325,12 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  // What is open after this is no call of ours, or one whose client does not read: Shutdown cancels
-  // it.
-  (void)impl_->options.intake->drain_until(deadline);
+  const bool all_left = impl_->options.intake->drain_until(deadline);
   impl_->acceptor.reset();
   impl_->stop_watching();
+  // What is open after this is no call of ours, and Shutdown cancels it, or one whose client does
+  // not read. gRPC cannot end that one as long as its connection takes no bytes.
+  if (!all_left) impl_->connections->close_all();
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));
   impl_->options.intake->stop();
 }

@@ -316,6 +316,14 @@ std::chrono::milliseconds Connections::close_endless() {
   return std::max(urgent ? kBetweenUrgentLooks : kBetweenLooks, std::min(rest, kMostBetweenLooks));
 }
 
+void Connections::close_all() {
+  const std::lock_guard lock(mutex_);
+  for (Connection& connection : connections_) {
+    const Fd socket = copy_of(connection.descriptor, connection.inode);
+    if (socket.valid()) close(connection, socket, Clock::now());
+  }
+}
+
 void Connections::close_unexplained(Connection& connection) {
   const Fd socket = copy_of(connection.descriptor, connection.inode);
   if (!socket.valid()) return;  // gRPC has just closed it, or no descriptor is left: look again
