@@ -10,7 +10,7 @@ namespace shoal {
 
 /// Collects a request's output for the thread that started the request. The inference loop's thread
 /// writes, and one other thread reads.
-class CompletionSink : public OutputSink {
+class CompletionSink : public OpenRequest {
  public:
   CompletionSink(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
 

@@ -88,7 +88,7 @@ void write_checks(const ServingState& state, wire::EngineRole role,
 
 /// It owns itself until gRPC is done with it; the loop may own it longer.
 class HealthCall final : public ByteReactor,
-                         public OutputSink,
+                         public OpenRequest,
                          public std::enable_shared_from_this<HealthCall> {
  public:
   explicit HealthCall(std::shared_ptr<ServingState> state) : state_(std::move(state)) {}
@@ -121,8 +121,7 @@ class HealthCall final : public ByteReactor,
   /// The token comes once the ranks run again, for which nobody is to wait.
   void on_lost(const Status& why) override {
     report(wire::HEALTH_STATE_NOT_READY, explain(why));
-    const std::lock_guard lock(mutex_);
-    if (request_.loop != nullptr) request_.loop->cancel(request_.id);
+    cancel(RequestBook::Lock(*state_->book()));
   }
   void on_end(OutputEnd end) override {
     if (end.status.ok() && tokens_ == 1)
@@ -133,7 +132,7 @@ class HealthCall final : public ByteReactor,
 
   void OnCancel() override {
     const std::lock_guard lock(mutex_);
-    if (request_.loop != nullptr) request_.loop->cancel(request_.id);
+    cancel(RequestBook::Lock(*state_->book()));
     if (!finished_) finish({grpc::StatusCode::CANCELLED, "cancelled by the client"});
   }
   void OnDone() override { const std::shared_ptr<HealthCall> last = std::move(self_); }
@@ -172,12 +171,10 @@ class HealthCall final : public ByteReactor,
     request.max_tokens = 1;
     request.temperature = 0;
     request.ignore_eos = true;
-    const Result<ServingState::Accepted, RefusedRequest> accepted =
-        state_->submit(std::move(request), shared_from_this());
-    if (!accepted.ok()) return refused(accepted.error());
+    const RefusedRequest why = state_->submit(std::move(request), shared_from_this()).error();
+    if (!why.ok()) return refused(why);
     const std::lock_guard lock(mutex_);
-    request_ = *accepted;
-    if (finished_) request_.loop->cancel(request_.id);
+    if (finished_) cancel(RequestBook::Lock(*state_->book()));
   }
 
   void report(wire::HealthState state, const std::string& message) {
@@ -219,7 +216,6 @@ class HealthCall final : public ByteReactor,
   std::shared_ptr<HealthCall> self_;
   size_t tokens_ = 0;  // used only by the loop's thread
   std::mutex mutex_;
-  ServingState::Accepted request_;
   bool finished_ = false;
 };
 

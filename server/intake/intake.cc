@@ -186,11 +186,8 @@ Result<const ServedModel*, RefusedRequest> Intake::accept(LiveRequest& live,
   if (live.given_up_)
     return refuse(NotTaken::kInvalid, Status::error(Code::kCancelled, "the client has left"));
   if (ids_.find(live.id_) != nullptr) return refusals::id_in_use(live.id_);
-  SHOAL_ASSIGN_OR_RETURN(
-      const ServingState::Accepted accepted,
-      state_->submit(turn.held, std::move(request), live.shared_from_this(), origin));
-  live.loop_ = accepted.loop;
-  live.loop_id_ = accepted.id;
+  SHOAL_ASSIGN_OR_RETURN(const ServedModel* model, state_->submit(turn.held, std::move(request),
+                                                                  live.shared_from_this(), origin));
   ids_.add(&live);
   Entry& entry = entries_.at(live.call_.get());
   entry.accepted_bytes += bytes;
@@ -198,7 +195,7 @@ Result<const ServedModel*, RefusedRequest> Intake::accept(LiveRequest& live,
   const bool last = ++entry.accepted == entry.requests.size();
   count(entry, State::kAccepted,
         last ? entry.accepted_bytes : std::max(entry.bytes, entry.accepted_bytes));
-  return accepted.model;
+  return model;
 }
 
 Intake::AbortOutcome Intake::abort(const std::string& request_id) {

@@ -46,10 +46,6 @@ void LiveRequest::give_up() {
   (void)cancel(RequestBook::Lock(*intake_->book_));
 }
 
-bool LiveRequest::cancel(const RequestBook::Lock& held) {
-  return loop_ != nullptr && loop_->cancel(held, loop_id_);
-}
-
 LiveRequest::Output LiveRequest::take() {
   const RequestBook::Lock lock(*intake_->book_);
   bytes_ = 0;
@@ -70,7 +66,6 @@ void LiveRequest::release_id() {
 void LiveRequest::leave(const RequestBook::Lock& held) {
   given_up_ = true;
   (void)cancel(held);
-  loop_ = nullptr;
   call_ = nullptr;
   intake_->ids_.release(*this);
 }
@@ -96,10 +91,7 @@ void LiveRequest::on_delta(OutputDelta delta) {
 }
 
 void LiveRequest::on_end(OutputEnd end) {
-  add([&] {
-    loop_ = nullptr;
-    output_.end = std::move(end);
-  });
+  add([&] { output_.end = std::move(end); });
 }
 
 }  // namespace shoal

@@ -16,7 +16,7 @@ namespace shoal {
 /// front uses this class, so a front only translates between it and its protocol. It handles events
 /// that can come at the same time: output may come before submit() returns, and the client may go
 /// at any moment. The Intake keeps it until its call leaves, and guards it. Thread-safe.
-class LiveRequest final : public OutputSink, public std::enable_shared_from_this<LiveRequest> {
+class LiveRequest final : public OpenRequest, public std::enable_shared_from_this<LiveRequest> {
  public:
   /// A request of this call. The intake keeps both until the call leaves it. If the call has left
   /// already, the request is given up.
@@ -58,7 +58,6 @@ class LiveRequest final : public OutputSink, public std::enable_shared_from_this
  private:
   friend Intake;
   LiveRequest(std::shared_ptr<Intake> intake, std::string id);
-  bool cancel(const RequestBook::Lock& held);
   void leave(const RequestBook::Lock& held);
   template <typename Change>
   void add(const Change& change);
@@ -68,8 +67,6 @@ class LiveRequest final : public OutputSink, public std::enable_shared_from_this
   std::atomic<bool> given_up_ = false;
   // The lock of the book guards the following.
   std::shared_ptr<FrontCall> call_;  // null once it has left
-  InferenceLoop* loop_ = nullptr;    // null unless it is accepted and has not ended
-  uint64_t loop_id_ = 0;
   Output output_;
   size_t bytes_ = 0;  // of output_
 };

@@ -8,7 +8,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/running_clock.h"
 #include "runtime/base/wait.h"
-#include "server/serving/open_request.h"
 #include "server/serving/result_check.h"
 
 namespace shoal {
@@ -38,10 +37,9 @@ Status why_not_again(const Status& lost) {
 }  // namespace
 
 struct InferenceLoop::Delivery {
-  Open* open = nullptr;
+  OpenRequest* open = nullptr;
   OutputDelta delta;
   bool last = false;
-  std::unique_ptr<Open> ended;  // owns *open if this was its last step
 };
 
 InferenceLoop::InferenceLoop(const ServedModel& model, const EngineLimits& limits,
@@ -67,16 +65,14 @@ InferenceLoop::~InferenceLoop() {
 }
 
 Result<uint64_t, RefusedRequest> InferenceLoop::submit(ResolvedRequest request,
-                                                       std::shared_ptr<OutputSink> sink,
+                                                       const std::shared_ptr<OpenRequest>& open,
                                                        const std::optional<RequestOrigin>& origin) {
-  const RequestBook::Lock lock(*book_);
-  // A copy of the sink, so that a refused one is not destroyed before the lock is released.
-  return submit(lock, std::move(request), sink, origin);
+  return submit(RequestBook::Lock(*book_), std::move(request), open, origin);
 }
 
 Result<uint64_t, RefusedRequest> InferenceLoop::submit(const RequestBook::Lock& /*held*/,
                                                        ResolvedRequest request,
-                                                       std::shared_ptr<OutputSink> sink,
+                                                       const std::shared_ptr<OpenRequest>& open,
                                                        const std::optional<RequestOrigin>& origin) {
   if (!failure_.ok())
     return refuse(NotTaken::kEngineLost,
@@ -93,8 +89,8 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(const RequestBook::Lock& 
     for (const uint64_t other : verdict.evict) evict(other, admission_.evicted(other));
     admission_.add(next_id_, *origin, tokens, bytes);
   }
-  open_.emplace(next_id_,
-                std::make_unique<Open>(model_.tokenizer, request, std::move(sink), origin));
+  open->open(*this, next_id_, model_.tokenizer, request, origin);
+  open_.emplace(next_id_, open);
   (void)scheduler_.add(std::move(request.engine));  // was checked
   wake_.notify_one();
   return next_id_++;
@@ -106,20 +102,25 @@ bool InferenceLoop::cancel(uint64_t id) {
 
 bool InferenceLoop::cancel(const RequestBook::Lock& /*held*/, uint64_t id) {
   if (!open_.contains(id)) return false;
-  cancelled_.push_back(take_out(id, false));  // others may have its place in the queue at once
+  take_out(id, false);  // others may have its place in the queue at once
   wake_.notify_one();
   return true;
 }
 
 void InferenceLoop::end_late() {
   RequestBook::Lock lock(*book_);
-  auto ended = take_late();
+  evict_late();
+  // Those that were cancelled may be in the step that runs.
+  const auto refused = std::stable_partition(out_.begin(), out_.end(),
+                                             [](const auto& open) { return !open->end_.refused; });
+  Requests ended(refused, out_.end());
   if (ended.empty()) return;
-  ++ending_;
+  out_.erase(refused, out_.end());
+  ++reporting_;
   lock.unlock();
-  end(std::move(ended));
+  report(std::move(ended));
   lock.lock();
-  --ending_;
+  --reporting_;
   idle_.notify_all();
   wake_.notify_one();
 }
@@ -174,19 +175,18 @@ void InferenceLoop::run() {
   RequestBook::Lock lock(*book_);
   for (bool last = false; !last;) {
     wait_until_ready(wake_, lock, [this] {
-      return stop_ || end_all_ || !cancelled_.empty() || !evicted_.empty() ||
-             (open_.empty() && !step_listeners_.empty()) || scheduler_.has_work();
+      return stop_ || end_all_ || !out_.empty() || (open_.empty() && !step_listeners_.empty()) ||
+             scheduler_.has_work();
     });
     busy_ = true;
     last = stop_;
-    auto late = take_late();
-    auto ended = std::exchange(cancelled_, {});
-    if (stop_ || end_all_) take_all(shutting_down(), &ended);
+    evict_late();
+    if (stop_ || end_all_) take_all(shutting_down());
+    Requests ended = std::exchange(out_, {});
     const StepPlan plan = scheduler_.plan(pace_.budget());
     admission_.planned(plan);
     lock.unlock();
-    end(std::move(late));
-    end(std::move(ended));
+    report(std::move(ended));
     const Status stepped = plan.sequences.empty() ? Status() : step(plan);
     if (!stepped.ok()) {
       // Only a shutdown gives up the ranks in a step.
@@ -205,27 +205,29 @@ void InferenceLoop::run() {
 }
 
 /// Removes an open request from the engine. All sequences end here, once, whatever the reason. The
-/// caller holds the lock, and notifies the sink after releasing it.
-std::unique_ptr<InferenceLoop::Open> InferenceLoop::take_out(uint64_t id, bool by_itself) {
+/// caller holds the lock, and sets the end, of which the request hears later, without the lock.
+OpenRequest& InferenceLoop::take_out(uint64_t id, bool by_itself) {
   scheduler_.finish(id, by_itself);
   admission_.remove(id);
-  return std::move(open_.extract(id).mapped());
+  out_.push_back(std::move(open_.extract(id).mapped()));
+  out_.back()->loop_ = nullptr;
+  return *out_.back();
 }
 
-void InferenceLoop::end(std::vector<std::unique_ptr<Open>> ended) {
-  for (const std::unique_ptr<Open>& open : ended) open->report_end(*book_);
+/// Tells them that they have ended, and lets go of them. Call it without the lock.
+void InferenceLoop::report(Requests ended) {
+  for (const auto& open : ended) open->report_end(*book_);
 }
 
 /// Ends every request with this status, and makes submit() refuse others from now on.
 void InferenceLoop::fail(const Status& why) {
   RequestBook::Lock lock(*book_);
   failure_ = why;
-  auto late = take_late();
-  auto ended = std::exchange(cancelled_, {});
-  take_all(why, &ended);
+  evict_late();
+  take_all(why);
+  Requests ended = std::exchange(out_, {});
   lock.unlock();
-  end(std::move(late));
-  end(std::move(ended));
+  report(std::move(ended));
 }
 
 /// Runs one plan on the workers and hands its result to the sinks.
@@ -268,24 +270,23 @@ void InferenceLoop::note_good_step(const StepPlan& plan, Clock::time_point began
 /// except those that were in the step during more than kMaxCrashes crashes in a short time and so
 /// may be their cause.
 void InferenceLoop::resume(const StepPlan& plan, const StepOutcome& outcome) {
-  std::vector<std::unique_ptr<Open>> ended;
-  std::vector<std::shared_ptr<OutputSink>> lost;
+  Requests lost, ended;
   {
     const RequestBook::Lock lock(*book_);
     scheduler_.requeue_running();
     for (const SequenceStep& sequence : plan.sequences) {
       const auto it = open_.find(sequence.id);
       if (it == open_.end()) continue;
-      lost.push_back(it->second->sink);
-      it->second->times.lost |= outcome.begun;
-      if (!outcome.blames_requests || !it->second->note_crash(sequence)) continue;
-      ended.push_back(take_out(sequence.id, false));
-      ended.back()->end.status = why_not_again(outcome.lost);
+      lost.push_back(it->second);
+      it->second->times_.lost |= outcome.begun;
+      if (outcome.blames_requests && it->second->note_crash(sequence))
+        take_out(sequence.id, false).end_.status = why_not_again(outcome.lost);
     }
-    for (const auto& [id, open] : open_) open->times.lost |= open->times.begun.has_value();
+    for (const auto& [id, open] : open_) open->times_.lost |= open->times_.begun.has_value();
+    ended = std::exchange(out_, {});
   }
-  for (const auto& sink : lost) sink->on_lost(outcome.lost);
-  end(std::move(ended));
+  for (const auto& open : lost) open->on_lost(outcome.lost);
+  report(std::move(ended));
 }
 
 /// Calls the listeners that have waited for this step.
@@ -296,12 +297,13 @@ void InferenceLoop::tell(const std::optional<Status>& step) {
   for (const StepListener& listener : listeners) listener(step);
 }
 
-/// Locks twice, because the text is decoded and the sinks are called without the lock. A request
-/// that has ended is removed before its sink is called, so that its blocks are free when its client
-/// learns of the end.
+/// Locks twice, because the text is decoded and the requests are told without the lock. A request
+/// that has ended is removed before it is told, so that its blocks are free when its client learns
+/// of the end.
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
+  Requests ended;
   const Clock::time_point now = Clock::now();
   {
     const RequestBook::Lock lock(*book_);
@@ -318,47 +320,37 @@ void InferenceLoop::deliver(const StepResult& result) {
   {
     const RequestBook::Lock lock(*book_);
     for (Delivery& delivery : deliveries) {
-      book_->counts(lock).token(&delivery.open->times, delivery.open->end.prompt_tokens, now);
+      book_->counts(lock).token(&delivery.open->times_, delivery.open->end_.prompt_tokens, now);
       const uint64_t id = delivery.delta.tokens.front().id;
       if (!delivery.last) continue;
-      // One that was cancelled in the meantime is out already, and ends before the next step.
       if (open_.contains(id))
-        delivery.ended = take_out(id, true);
+        take_out(id, true);
       else
-        delivery.open->cancelled();
+        delivery.open->forget_finish();  // it was cancelled in the meantime
     }
+    ended = std::exchange(out_, {});
   }
-  for (Delivery& delivery : deliveries) {
-    delivery.open->sink->on_delta(std::move(delivery.delta));
-    if (delivery.ended) delivery.ended->report_end(*book_);
-  }
+  for (Delivery& delivery : deliveries) delivery.open->on_delta(std::move(delivery.delta));
+  report(std::move(ended));
   tell(Status());
 }
 
-/// Takes a request out of the queue before it has begun. The caller holds the lock. The sink is
-/// told after the lock is released, by the loop's thread.
+/// Takes a request out of the queue before it has begun. The caller holds the lock.
 void InferenceLoop::evict(uint64_t id, RefusedRequest why) {
-  evicted_.push_back(take_out(id, false));
-  OutputEnd& end = evicted_.back()->end;
+  OutputEnd& end = take_out(id, false).end_;
   end.status = why.error.status;
   end.refused = std::move(why);
 }
 
-/// Takes out those that have waited for too long, and returns all whose sinks have not been told
-/// yet that they are out. The caller holds the lock.
-std::vector<std::unique_ptr<InferenceLoop::Open>> InferenceLoop::take_late() {
+/// Takes out those that have waited for too long. The caller holds the lock.
+void InferenceLoop::evict_late() {
   for (const uint64_t id : admission_.late()) evict(id, admission_.waited_too_long(id));
-  return std::exchange(evicted_, {});
 }
 
-/// Removes every request from the engine, gives it this status and adds it to *ended. The caller
-/// holds the lock.
-void InferenceLoop::take_all(const Status& status, std::vector<std::unique_ptr<Open>>* ended) {
+/// Takes out every request with this status. The caller holds the lock.
+void InferenceLoop::take_all(const Status& status) {
   // From the last one on, because each is at the end of the scheduler's list then.
-  while (!open_.empty()) {
-    ended->push_back(take_out(std::prev(open_.end())->first, false));
-    ended->back()->end.status = status;
-  }
+  while (!open_.empty()) take_out(std::prev(open_.end())->first, false).end_.status = status;
   end_all_ = false;
 }
 

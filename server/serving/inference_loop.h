@@ -13,45 +13,10 @@
 #include "runtime/engine/step_pace.h"
 #include "server/serving/admission.h"
 #include "server/serving/generation_request.h"
+#include "server/serving/open_request.h"
 #include "server/serving/request_book.h"
 
 namespace shoal {
-
-/// What one step produced for one request. The text is the part that is new, in whole characters.
-/// Text that may belong to a stop string is held back, and a stop string that matched is cut off.
-struct OutputDelta {
-  std::vector<SampledToken> tokens;
-  std::string text;
-};
-
-struct OutputEnd {
-  /// Not ok: the request failed (workers lost, or shutdown). The tokens before that are valid.
-  Status status;
-  /// Set if the request ended before it had been in any step, to make room or because it waited for
-  /// too long. It has cost nothing and can be tried again, as if it had never been accepted.
-  std::optional<RefusedRequest> refused;
-  Finish finish;
-  std::string stop_text;  ///< the stop string that matched, if one did
-  int32_t prompt_tokens = 0;
-  int32_t completion_tokens = 0;
-  /// As the metrics count it. Nullopt: it was refused.
-  std::optional<RequestEnd> how = {};
-  std::optional<double> queue_s = {}, first_token_s = {};  ///< as in RequestTimes
-};
-
-/// Receives a request's output. It is called by the loop's thread, or by the one that calls
-/// end_late(), but never concurrently for one request, and without the lock of the book. It must
-/// not block. on_delta is called for every step that gave the request a token. on_lost is called
-/// when the workers are lost in a step of the request, which goes on once they run again. on_end is
-/// called exactly once, as the last call. All may call submit and cancel, but not drain or the
-/// destructor.
-class OutputSink {
- public:
-  virtual ~OutputSink() = default;
-  virtual void on_delta(OutputDelta delta) = 0;
-  virtual void on_lost(const Status& /*why*/) {}
-  virtual void on_end(OutputEnd end) = 0;
-};
 
 /// The outcome of a plan. Without a result, the workers were lost and have been started again.
 /// Their KV cache is gone, and every request continues from the tokens that it has.
@@ -94,20 +59,19 @@ class InferenceLoop {
   /// Stops after the current step. Open requests end with CANCELLED.
   ~InferenceLoop();
 
-  /// Queues a request and returns its id. The sink may be called before submit returns.
+  /// Queues a request and returns its id. Its output may come before submit returns.
   /// RESOURCE_EXHAUSTED: Admission refuses it; UNAVAILABLE: the loop has stopped, because the
   /// workers are lost or the destructor runs; INVALID_ARGUMENT, with the field: the request is
-  /// longer than the whole KV cache. On an error the sink is never called. A request without an
+  /// longer than the whole KV cache. On an error `open` is never called. A request without an
   /// origin is the program's own, which Admission does not see.
-  Result<uint64_t, RefusedRequest> submit(ResolvedRequest request, std::shared_ptr<OutputSink> sink,
+  Result<uint64_t, RefusedRequest> submit(ResolvedRequest request,
+                                          const std::shared_ptr<OpenRequest>& open,
                                           const std::optional<RequestOrigin>& origin = {});
   Result<uint64_t, RefusedRequest> submit(const RequestBook::Lock& held, ResolvedRequest request,
-                                          std::shared_ptr<OutputSink> sink,
+                                          const std::shared_ptr<OpenRequest>& open,
                                           const std::optional<RequestOrigin>& origin);
 
-  /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
-  /// the next step boundary. Returns false, without an effect, for one that has ended, or that ends
-  /// already in this way, and for unknown ids.
+  /// As OpenRequest::cancel; false also for unknown ids.
   bool cancel(uint64_t id);
   bool cancel(const RequestBook::Lock& held, uint64_t id);
 
@@ -145,24 +109,22 @@ class InferenceLoop {
   Status status() const;
 
  private:
-  struct Open;
   struct Delivery;
+  using Requests = std::vector<std::shared_ptr<OpenRequest>>;
   void run();
   Status step(const StepPlan& plan);
   void note_good_step(const StepPlan& plan, Clock::time_point began);
   void note_time(const StepPlan& plan, double seconds);
   void evict(uint64_t id, RefusedRequest why);
-  std::vector<std::unique_ptr<Open>> take_late();
+  void evict_late();
   void resume(const StepPlan& plan, const StepOutcome& outcome);
   void fail(const Status& why);
-  void end(std::vector<std::unique_ptr<Open>> ended);
-  std::unique_ptr<Open> take_out(uint64_t id, bool by_itself);
+  OpenRequest& take_out(uint64_t id, bool by_itself);
+  void take_all(const Status& status);
+  void report(Requests ended);
   void deliver(const StepResult& result);
-  void take_all(const Status& status, std::vector<std::unique_ptr<Open>>* ended);
   void tell(const std::optional<Status>& step);
-  bool idle() const {
-    return open_.empty() && cancelled_.empty() && evicted_.empty() && ending_ == 0 && !busy_;
-  }
+  bool idle() const { return open_.empty() && out_.empty() && reporting_ == 0 && !busy_; }
 
   const ServedModel& model_;
   const StepFunction step_;
@@ -172,15 +134,10 @@ class InferenceLoop {
   Scheduler scheduler_;
   StepPace pace_;
   Admission admission_;
-  // Only the loop's thread uses what an Open holds, except for the end of one that is evicted from
-  // the queue.
-  std::map<uint64_t, std::unique_ptr<Open>> open_;
-  // Requests that were cancelled. The loop's thread ends them after its step, which may use them.
-  std::vector<std::unique_ptr<Open>> cancelled_;
-  // Requests that were evicted from the queue, and whose sinks do not know it yet.
-  std::vector<std::unique_ptr<Open>> evicted_;
-  int ending_ = 0;  // threads in end_late() that tell sinks of it
-  Status failure_;  // not ok once the loop has stopped
+  std::map<uint64_t, std::shared_ptr<OpenRequest>> open_;
+  Requests out_;       // of the engine, and do not know it yet
+  int reporting_ = 0;  // threads in end_late() that tell requests of it
+  Status failure_;     // not ok once the loop has stopped
   const Clock::time_point begun_ = Clock::now();
   std::optional<Clock::time_point> last_step_;  // when a step last ended well
   std::vector<StepListener> step_listeners_;    // those that wait for the next one

@@ -1,13 +1,42 @@
 #pragma once
-#include <algorithm>
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
-#include "server/serving/inference_loop.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/step_plan.h"
+#include "server/serving/generation_request.h"
+#include "server/serving/refused_request.h"
 #include "server/serving/request_book.h"
 #include "server/serving/text_output.h"
 
 namespace shoal {
+
+class InferenceLoop;
+struct RequestOrigin;
+
+/// What one step produced for one request. The text is the part that is new, in whole characters.
+/// Text that may belong to a stop string is held back, and a stop string that matched is cut off.
+struct OutputDelta {
+  std::vector<SampledToken> tokens;
+  std::string text;
+};
+
+struct OutputEnd {
+  /// Not ok: the request failed (workers lost, or shutdown). The tokens before that are valid.
+  Status status;
+  /// Set if the request ended before it had been in any step, to make room or because it waited for
+  /// too long. It has cost nothing and can be tried again, as if it had never been accepted.
+  std::optional<RefusedRequest> refused;
+  Finish finish;
+  std::string stop_text;  ///< the stop string that matched, if one did
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  /// As the metrics count it. Nullopt: it was refused.
+  std::optional<RequestEnd> how = {};
+  std::optional<double> queue_s = {}, first_token_s = {};  ///< as in RequestTimes
+};
 
 /// A request that was in the batch during more than this many crashes is assumed to be the cause.
 inline constexpr int kMaxCrashes = 1;
@@ -15,50 +44,55 @@ inline constexpr int kMaxCrashes = 1;
 /// where it stood, so its earlier crashes are forgotten.
 inline constexpr int kStepsThatClear = 16;
 
-/// A request whose end has not been reported to its sink yet.
-struct InferenceLoop::Open {
-  Open(const Tokenizer& tokenizer, const ResolvedRequest& request,
-       std::shared_ptr<OutputSink> output, const std::optional<RequestOrigin>& origin);
+/// One request, as the loop knows it from submit() to its end. Whoever wants the output derives
+/// from this class: the LiveRequest of a client, a health probe, `shoal generate`. An object is one
+/// request, so that it is submitted at most once.
+///
+/// The output is told by the loop's thread, or by the one that calls InferenceLoop::end_late(), but
+/// never concurrently for one request, and without the lock of the book. It must not block. All
+/// may call submit and cancel, but not the loop's drain or destructor.
+class OpenRequest {
+ public:
+  OpenRequest() = default;
+  virtual ~OpenRequest() = default;
+  OpenRequest(const OpenRequest&) = delete;
+  OpenRequest& operator=(const OpenRequest&) = delete;
 
-  /// Appends the token's text to *delta. Returns true if the token was the last one; `end` then has
-  /// the reason.
+  /// A step gave the request a token.
+  virtual void on_delta(OutputDelta delta) = 0;
+  /// The workers were lost in a step of the request, which goes on once they run again.
+  virtual void on_lost(const Status& /*why*/) {}
+  /// Called exactly once, as the last call, if the request was accepted.
+  virtual void on_end(OutputEnd end) = 0;
+
+  /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
+  /// the next step boundary. Returns false, without an effect, if it is not accepted, has ended, or
+  /// ends already. held: the lock of the loop's book.
+  bool cancel(const RequestBook::Lock& held);
+
+ private:
+  friend InferenceLoop;
+
+  void open(InferenceLoop& loop, uint64_t id, const Tokenizer& tokenizer,
+            const ResolvedRequest& request, const std::optional<RequestOrigin>& origin);
   bool take(const TokenEvent& event, std::string* delta);
-  /// The request was cancelled after it got its last token. So the cancellation ends it, and not
-  /// that token.
-  void cancelled() {
-    end.finish = {};
-    end.stop_text.clear();
-  }
-
-  /// The workers have crashed in this step of the request, which is where it then stood. Returns
-  /// true if it may be the cause.
-  bool note_crash(const SequenceStep& step) {
-    good_steps = 0;
-    stood_at = std::max(stood_at, end_of(step));
-    return ++crashes > kMaxCrashes;
-  }
-  void note_good_step(const SequenceStep& step, Clock::time_point began) {
-    if (!times.begun) times.begun = began;
-    // Its tokens are computed again first, beside those of others, which shows nothing new.
-    if (crashes == 0 || end_of(step) <= stood_at) return;
-    if (++good_steps >= kStepsThatClear) crashes = stood_at = 0;
-  }
-
-  /// Counts the end, and tells it to the sink.
+  void forget_finish();
+  bool note_crash(const SequenceStep& step);
+  void note_good_step(const SequenceStep& step, Clock::time_point began);
   void report_end(RequestBook& book);
 
-  static int end_of(const SequenceStep& step) {
-    return step.first_position + static_cast<int>(step.token_ids.size());
-  }
-
-  std::shared_ptr<OutputSink> sink;
-  TextOutput text;
-  bool include_stop;
-  int crashes = 0;     // how often the workers crashed during a step with this request
-  int good_steps = 0;  // since the last of these crashes, beyond stood_at
-  int stood_at = 0;  // how many of its tokens were computed, or about to be, at the latest of them
-  RequestTimes times;
-  OutputEnd end;
+  // The lock of the book guards these two. Null: it is not accepted, or is out of the engine.
+  InferenceLoop* loop_ = nullptr;
+  uint64_t id_ = 0;
+  // Only the loop's thread uses the following from the first step on, and before that whoever holds
+  // the lock. One that is evicted from the queue is told so by another thread too.
+  std::optional<TextOutput> text_;
+  bool include_stop_ = false;
+  int crashes_ = 0;     // how often the workers crashed during a step with this request
+  int good_steps_ = 0;  // since the last of these crashes, beyond stood_at_
+  int stood_at_ = 0;  // how many of its tokens were computed, or about to be, at the latest of them
+  RequestTimes times_;
+  OutputEnd end_;
 };
 
 }  // namespace shoal

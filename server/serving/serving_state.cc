@@ -130,20 +130,19 @@ Result<ResolvedRequest, RefusedRequest> ServingState::resolve(
   return std::move(resolved).value();
 }
 
-Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
-    const RequestBook::Lock& held, ResolvedRequest request, const std::shared_ptr<OutputSink>& sink,
-    const std::optional<RequestOrigin>& origin) {
-  SHOAL_ASSIGN_OR_RETURN(const uint64_t id,
-                         view_.loop->submit(held, std::move(request), sink, origin));
-  return Accepted{view_.model, view_.loop, id};
+Result<const ServedModel*, RefusedRequest> ServingState::submit(
+    const RequestBook::Lock& held, ResolvedRequest request,
+    const std::shared_ptr<OpenRequest>& open, const std::optional<RequestOrigin>& origin) {
+  SHOAL_RETURN_IF_ERROR(view_.loop->submit(held, std::move(request), open, origin).error());
+  return view_.model;
 }
 
-Result<ServingState::Accepted, RefusedRequest> ServingState::submit(
-    GenerationRequest request, const std::shared_ptr<OutputSink>& sink) {
+Result<const ServedModel*, RefusedRequest> ServingState::submit(
+    GenerationRequest request, const std::shared_ptr<OpenRequest>& open) {
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, resolve(std::move(request)));
   const RequestBook::Lock lock(*book_);
   SHOAL_RETURN_IF_ERROR(refusal(lock));  // again, because the server may have begun to drain
-  return submit(lock, std::move(resolved), sink, std::nullopt);
+  return submit(lock, std::move(resolved), open, std::nullopt);
 }
 
 void ServingState::end_late() {

@@ -82,12 +82,6 @@ class ServingState {
   /// NOT_FOUND unless `model` is empty or a served name.
   Status check_model(const std::string& model) const;
 
-  /// A request that the loop has accepted. Until it has ended, loop->cancel(id) ends it early.
-  struct Accepted {
-    const ServedModel* model = nullptr;
-    InferenceLoop* loop = nullptr;
-    uint64_t id = 0;
-  };
   /// Why no request at all is accepted now; ok if requests are accepted.
   RefusedRequest refusal(const RequestBook::Lock& held) const;
   /// Checks and tokenizes the request, without the lock, because that takes long, and only if
@@ -96,13 +90,14 @@ class ServingState {
       GenerationRequest request, const std::atomic<bool>* given_up = nullptr) const;
   /// Gives the request to the loop, or returns why not. Precondition: the caller has held the lock
   /// since refusal() was ok.
-  Result<Accepted, RefusedRequest> submit(const RequestBook::Lock& held, ResolvedRequest request,
-                                          const std::shared_ptr<OutputSink>& sink,
-                                          const std::optional<RequestOrigin>& origin);
+  Result<const ServedModel*, RefusedRequest> submit(const RequestBook::Lock& held,
+                                                    ResolvedRequest request,
+                                                    const std::shared_ptr<OpenRequest>& open,
+                                                    const std::optional<RequestOrigin>& origin);
   /// The three in one, for a request that the server itself makes. Those of clients come by
   /// LiveRequest::submit().
-  Result<Accepted, RefusedRequest> submit(GenerationRequest request,
-                                          const std::shared_ptr<OutputSink>& sink);
+  Result<const ServedModel*, RefusedRequest> submit(GenerationRequest request,
+                                                    const std::shared_ptr<OpenRequest>& open);
 
   /// Ends the requests that have waited for too long. Call it about once a second.
   void end_late();

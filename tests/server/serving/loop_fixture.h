@@ -12,7 +12,7 @@
 namespace shoal {
 
 /// Collects the output of a request, and counts violations of the sink's contract.
-class CollectingSink : public OutputSink {
+class CollectingSink : public OpenRequest {
  public:
   void on_delta(OutputDelta delta) override {
     EXPECT_FALSE(ended_.load()) << "a delta after the end";

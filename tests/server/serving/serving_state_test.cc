@@ -10,7 +10,7 @@
 namespace shoal {
 namespace {
 
-using Accepted = Result<ServingState::Accepted, RefusedRequest>;
+using Accepted = Result<const ServedModel*, RefusedRequest>;
 
 GenerationRequest asks_for(int64_t max_tokens) {
   GenerationRequest request;
@@ -22,7 +22,7 @@ GenerationRequest asks_for(int64_t max_tokens) {
 
 /// Submits it as a client's, which the limits of the queue hold for.
 Accepted submit(ServingState& state, GenerationRequest request,
-                const std::shared_ptr<OutputSink>& sink) {
+                const std::shared_ptr<OpenRequest>& sink) {
   SHOAL_ASSIGN_OR_RETURN(ResolvedRequest resolved, state.resolve(std::move(request)));
   const RequestBook::Lock lock(*state.book());
   SHOAL_RETURN_IF_ERROR(state.refusal(lock));
@@ -48,7 +48,7 @@ TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
   state_.set_ready(&test_model(), &loop, {});
   const Accepted accepted = submit(state_, asks_for(3), sink_);
   ASSERT_TRUE(accepted.ok());
-  EXPECT_EQ(accepted->model, &test_model());
+  EXPECT_EQ(*accepted, &test_model());
   EXPECT_EQ(sink_->wait().tokens.size(), 3u);
 
   EXPECT_EQ(why(0), NotTaken::kInvalid);
