@@ -6,6 +6,7 @@
 #include "runtime/base/json.h"
 #include "runtime/base/log.h"
 #include "server/facades/infer_tensors.h"
+#include "server/grpc/grpc_status.h"
 
 namespace shoal {
 
@@ -52,12 +53,15 @@ const char* reason_name(const OutputEnd* end) {
 }  // namespace
 
 grpc::ByteBuffer infer_error(const std::string& id, const std::string& model_name,
-                             const std::string& message) {
+                             const grpc::Status& why) {
   inference::ModelStreamInferResponse response;
-  response.set_error_message(message);
-  response.mutable_infer_response()->set_id(id);
-  response.mutable_infer_response()->set_model_name(model_name);
-  (*response.mutable_infer_response()->mutable_parameters())[kFinal].set_bool_param(true);
+  response.set_error_message(why.error_message());
+  inference::ModelInferResponse* const failed = response.mutable_infer_response();
+  failed->set_id(id);
+  failed->set_model_name(model_name);
+  (*failed->mutable_parameters())[kFinal].set_bool_param(true);
+  if (const int64_t ms = retry_ms_of(why); ms > 0)
+    (*failed->mutable_parameters())["retry_after_ms"].set_int64_param(ms);
   return to_bytes(response);
 }
 
@@ -133,8 +137,7 @@ std::optional<AnswerMessage> InferAnswer::next(bool draining) {
   if (failed) {
     grpc::Status status = failure_status(*end(), draining);
     if (!of_stream_) return AnswerMessage{std::nullopt, std::move(status)};
-    return AnswerMessage{infer_error(request_.id, request_.model_name, status.error_message()),
-                         grpc::Status::OK};
+    return AnswerMessage{infer_error(request_.id, request_.model_name, status), grpc::Status::OK};
   }
   inference::ModelInferResponse out = response(ended);
   // Triton's clients ask for the empty response because its models may not know which is the last.

@@ -33,8 +33,9 @@ class InferAnswer final : public CallAnswer {
   double cumulative_logprob_ = 0;  // of all tokens so far
 };
 
-/// A response of ModelStreamInfer that says why the request with this id failed.
+/// A response of ModelStreamInfer that says why the request with this id failed, and when to try
+/// again if that is known.
 grpc::ByteBuffer infer_error(const std::string& id, const std::string& model_name,
-                             const std::string& message);
+                             const grpc::Status& why);
 
 }  // namespace shoal

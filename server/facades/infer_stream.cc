@@ -173,9 +173,7 @@ std::optional<AnswerMessage> InferStream::Item::next() {
     if (const RefusedRequest* refused = answer_->refused())
       failure_ = to_grpc_status(*refused, stream_->dialect_->field_path(refused->error.field));
   }
-  if (failure_)
-    return AnswerMessage{infer_error(id_, model_name_, failure_->error_message()),
-                         grpc::Status::OK};
+  if (failure_) return AnswerMessage{infer_error(id_, model_name_, *failure_), grpc::Status::OK};
   if (!accepted_) return std::nullopt;
   return answer_->next(stream_->parts_.state->draining());
 }

@@ -5,6 +5,21 @@
 #include "google_rpc.pb.h"
 
 namespace shoal {
+namespace {
+
+/// The detail of this type in grpc-status-details-bin, if there is one.
+template <typename Detail>
+std::optional<Detail> detail_of(const grpc::Status& status) {
+  google::rpc::Status wire;
+  Detail found;
+  if (!wire.ParseFromString(status.error_details())) return std::nullopt;
+  for (const google::protobuf::Any& detail : wire.details()) {
+    if (detail.UnpackTo(&found)) return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 grpc::Status to_grpc_status(const Status& status, const RefusalInfo& info) {
   if (status.ok()) return grpc::Status::OK;
@@ -44,13 +59,14 @@ grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view fiel
 }
 
 std::optional<NotTaken> why_not_taken(const grpc::Status& status) {
-  google::rpc::Status refusal;
-  google::rpc::ErrorInfo info;
-  if (!refusal.ParseFromString(status.error_details())) return std::nullopt;
-  for (const google::protobuf::Any& detail : refusal.details()) {
-    if (detail.UnpackTo(&info)) return not_taken_of(info.reason());
-  }
-  return std::nullopt;
+  const auto info = detail_of<google::rpc::ErrorInfo>(status);
+  return info ? not_taken_of(info->reason()) : std::nullopt;
+}
+
+int64_t retry_ms_of(const grpc::Status& status) {
+  const auto info = detail_of<google::rpc::RetryInfo>(status);
+  if (!info) return 0;
+  return info->retry_delay().seconds() * 1000 + info->retry_delay().nanos() / 1'000'000;
 }
 
 }  // namespace shoal

@@ -25,5 +25,7 @@ grpc::Status to_grpc_status(const RefusedRequest& refused, std::string_view fiel
 
 /// Why a server has not taken a request, as its client reads it; nullopt: the status does not say.
 std::optional<NotTaken> why_not_taken(const grpc::Status& status);
+/// In how many milliseconds the client should try again, as the status tells it; 0: it does not.
+int64_t retry_ms_of(const grpc::Status& status);
 
 }  // namespace shoal

@@ -65,6 +65,28 @@ TEST_F(InferStreamTest, AFailedRequestLeavesItsStreamOpen) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+TEST_F(InferStreamTest, ARefusedRequestIsToldWhenToTryAgain) {
+  server_->set_restarting(Status::error(Code::kAborted, "rank 1 was killed"));
+  ModelInferResponse none;
+  const grpc::Status alone = infer(infer_request("a", false), &none);
+  grpc::ClientContext context;
+  const std::unique_ptr<Stream> stream = stub_->ModelStreamInfer(&context);
+  ASSERT_TRUE(stream->Write(infer_request("a", true)));
+  ModelStreamInferResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  EXPECT_EQ(message.error_message(), alone.error_message());
+  const auto& parameters = message.infer_response().parameters();
+  ASSERT_TRUE(parameters.contains("retry_after_ms"));
+  EXPECT_EQ(parameters.at("retry_after_ms").int64_param(), refusal_details(alone).retry_ms);
+  server_->set_restarting({});
+  ModelInferRequest wrong = infer_request("a", true);
+  wrong.set_model_name("another");
+  ASSERT_TRUE(stream->Write(wrong));
+  ASSERT_TRUE(stream->Read(&message));
+  EXPECT_FALSE(message.infer_response().parameters().contains("retry_after_ms"));
+  context.TryCancel();
+}
+
 TEST_F(InferStreamTest, AMessageThatCannotBeReadIsAnsweredUnderItsId) {
   grpc::ClientContext context;
   const std::unique_ptr<Stream> stream = stub_->ModelStreamInfer(&context);
