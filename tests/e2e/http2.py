@@ -36,6 +36,11 @@ def message(data: bytes, compressed: bool = False) -> bytes:
     return struct.pack(">BI", compressed, len(data)) + data
 
 
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return (struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) +
+            payload)
+
+
 class Connection:
     """Thread-safe, but for the sends on one stream.
 
@@ -69,8 +74,7 @@ class Connection:
 
     def frame(self, kind: int, flags: int, stream: int, payload: bytes = b""):
         with self.sending:
-            self.socket.sendall(struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) +
-                                struct.pack(">I", stream) + payload)
+            self.socket.sendall(frame(kind, flags, stream, payload))
 
     def call(self, path: str, **headers: str) -> int:
         """Begins a call of a method, and returns its stream. `_` in a header's name stands for -."""
