@@ -1,5 +1,8 @@
-// Which connection is closed when descriptors become short.
+// Which connection is closed when descriptors become short, and at the end.
 #include "server/grpc/connections/connections.h"
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "server/grpc/grpc_version.h"
 #include "tests/server/grpc/connections_fixture.h"
@@ -89,6 +92,23 @@ TEST_F(ConnectionsTest, TakesAFewForProbesBesideLiveCalls) {
 TEST_F(ConnectionsTest, TakesAFewEvenIfNoDescriptorIsLeft) {
   start(0);
   EXPECT_EQ(fill().size(), 4u);
+}
+
+TEST_F(ConnectionsTest, AtTheEndAllAreClosedAndNothingElse) {
+  start(6);
+  Pair& with_call = connect();
+  Pair& idle = connect();
+  Pair& gone = connect();
+  connections_->call_began(with_call.peer);
+  request_came(with_call);
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const Fd other(ends[0]), end_of_other(ends[1]);
+  ASSERT_EQ(::dup3(other.get(), gone.server.get(), O_CLOEXEC), gone.server.get());
+  connections_->close_all();
+  EXPECT_TRUE(with_call.is_shut());
+  EXPECT_TRUE(idle.is_shut());
+  EXPECT_FALSE(gone.is_shut()) << "gRPC has closed it, and its number means another socket";
 }
 
 TEST(GrpcVersionTest, KnowsTheMendedOnes) {
