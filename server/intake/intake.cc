@@ -285,20 +285,20 @@ void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
   for (const auto& call : accepted) call->drop_if_slow(limit);
 }
 
-void Intake::drain() {
+bool Intake::drain() {
   Turn turn(*this);
-  draining_ = true;
+  const bool first = !std::exchange(draining_, true);
   for (auto& [call, entry] : entries_) {
     const bool unread = entry.state == State::kWaiting || entry.state == State::kArriving;
     if (unread && !entry.rejected) turn.reject(entry, server_is_draining());
   }
+  return first;
 }
 
 bool Intake::drain_until(Deadline deadline) {
   constexpr int kRefusalsMs = 1'000;
   (void)wait_until_answered(deadline);
-  drain();
-  return wait_until_empty(Deadline::after_ms(kRefusalsMs));
+  return wait_until_empty(Deadline::after_ms(drain() ? kRefusalsMs : 0));
 }
 
 bool Intake::wait_until_answered(Deadline deadline) {

@@ -183,7 +183,8 @@ TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
 TEST(Intake, ADrainRejectsWhatHasNotBeenRead) {
   LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto arriving = enter(intake), waiting = enter(intake);
-  intake.drain();
+  EXPECT_TRUE(intake.drain());
+  EXPECT_FALSE(intake.drain()) << "they have been told";
   const auto later = enter(intake);
   for (const auto& call : {arriving, waiting, later}) EXPECT_EQ(call->refused, NotTaken::kDraining);
   EXPECT_FALSE(intake.wait_until_empty(Deadline::after_ms(0))) << "their refusals are not written";
