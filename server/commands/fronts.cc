@@ -224,7 +224,7 @@ void Fronts::shutdown(Deadline deadline) {
   grpc_->set_draining();
   if (http_) http_->stop_accepting();
   // Those whose requests have not been read are told to go elsewhere, over both fronts.
-  (void)intake_->drain_until(deadline);
+  intake_->drain_until(deadline);
   // HTTP first, because the threads of the intake, which both use, end with gRPC's server.
   if (http_) http_->shutdown(deadline);
   grpc_->shutdown(deadline);

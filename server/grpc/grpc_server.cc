@@ -46,8 +46,9 @@ constexpr const char* kHealthNames[] = {"", "openengine.v1.Inference", "openengi
 constexpr const char* kLivenessName = "liveness";
 
 /// How long a shutdown waits for calls that come or that gRPC answers itself: an open Health.Watch
-/// makes it wait for all of this.
-constexpr int kCallsMs = 500;
+/// makes it wait for all of this. gRPC cancels then, and their clients hear of it within kToldMs,
+/// unless they do not read.
+constexpr int kCallsMs = 500, kToldMs = 200;
 
 /// How often unused memory is given back to the system, if there is more than this of it.
 constexpr std::chrono::seconds kBetweenTrims{5};
@@ -164,7 +165,7 @@ struct GrpcServer::Impl {
   std::unique_ptr<Acceptor> acceptor;
   std::mutex mutex;
   std::condition_variable wake;
-  bool stop = false;
+  enum class Phase { kServing, kEnding, kOver } phase = Phase::kServing;
   std::thread watchdog;
   const int64_t unused_at_start = unused_bytes();
 
@@ -192,14 +193,15 @@ struct GrpcServer::Impl {
   }
 
   /// Looks for clients that send without end or do not read, and for requests that wait for too
-  /// long.
+  /// long, as long as it serves.
   void watch_clients() {
     const std::chrono::milliseconds limit(options.slow_reader_ms);
     const std::chrono::milliseconds tick = std::min(limit / 8, std::chrono::milliseconds(1000));
     std::chrono::milliseconds pause{0};
     Clock::time_point next = Clock::now() + tick, next_trim = next + kBetweenTrims;
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, std::min(pause, tick), [this] { return stop; })) {
+    const auto ends = [this] { return phase != Phase::kServing; };
+    while (!wake.wait_for(lock, std::min(pause, tick), ends)) {
       lock.unlock();
       pause = connections->close_endless();
       options.intake->reject_late(RunningClock::now());
@@ -233,13 +235,21 @@ struct GrpcServer::Impl {
     return memory->resident_bytes - memory->shared_bytes - in_use;
   }
 
-  void stop_watching() {
+  /// gRPC cannot end a call as long as its connection takes no bytes, so that its Shutdown would
+  /// wait for a client that does not read.
+  void close_unread() {
+    std::unique_lock lock(mutex);
+    while (!wake.wait_for(lock, std::chrono::milliseconds(kCallsMs + kToldMs),
+                          [this] { return phase == Phase::kOver; }))
+      connections->close_all();
+  }
+
+  void enter(Phase next) {
     {
       const std::lock_guard lock(mutex);
-      stop = true;
+      phase = next;
     }
     wake.notify_all();
-    watchdog.join();
   }
 };
 
@@ -280,7 +290,10 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::start(const GrpcServerOptions& o
   impl->tell_health();
   impl->server->GetHealthCheckService()->SetServingStatus(kLivenessName, true);
   impl->probe->start(*impl->server);
-  impl->watchdog = std::thread([raw = impl.get()] { raw->watch_clients(); });
+  impl->watchdog = std::thread([raw = impl.get()] {
+    raw->watch_clients();
+    raw->close_unread();
+  });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
 }
 
@@ -325,13 +338,14 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  const bool all_left = impl_->options.intake->drain_until(deadline);
+  // What is open after this is no call of ours, or one whose client does not read: Shutdown cancels
+  // it.
+  impl_->options.intake->drain_until(deadline);
   impl_->acceptor.reset();
-  impl_->stop_watching();
-  // What is open after this is no call of ours, and Shutdown cancels it, or one whose client does
-  // not read. gRPC cannot end that one as long as its connection takes no bytes.
-  if (!all_left) impl_->connections->close_all();
+  impl_->enter(Impl::Phase::kEnding);
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));
+  impl_->enter(Impl::Phase::kOver);
+  impl_->watchdog.join();
   impl_->options.intake->stop();
 }
 

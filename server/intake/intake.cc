@@ -295,10 +295,10 @@ bool Intake::drain() {
   return first;
 }
 
-bool Intake::drain_until(Deadline deadline) {
+void Intake::drain_until(Deadline deadline) {
   constexpr int kRefusalsMs = 1'000;
   (void)wait_until_answered(deadline);
-  return wait_until_empty(Deadline::after_ms(drain() ? kRefusalsMs : 0));
+  if (drain()) (void)wait_until_empty(Deadline::after_ms(kRefusalsMs));
 }
 
 bool Intake::wait_until_answered(Deadline deadline) {

@@ -97,8 +97,8 @@ class Intake {
   bool drain();
   /// For the end of the server: waits until no call is in the state accepted or the deadline has
   /// passed, drains, and the first time waits a moment until those that were rejected have been
-  /// told. Returns whether no call is left.
-  bool drain_until(Deadline deadline);
+  /// told.
+  void drain_until(Deadline deadline);
   /// Returns true when no call is in the state accepted, or false at the deadline.
   bool wait_until_answered(Deadline deadline);
   /// Returns true when no call is left, or false at the deadline.

@@ -166,6 +166,11 @@ class Unread(harness.TestCase):
                  if line.get("event") == "grpc_request"]
         self.assertEqual(codes, ["CANCELLED"] * 16, "all were open until then")
 
+    def test_calls_that_generate_nothing(self):
+        self.send_calls(3000, "/openengine.v1.Control/GetServerInfo")
+        self.wait_until_full()
+        self.lines_of_a_clean_end()
+
 
 if __name__ == "__main__":
     harness.main()
