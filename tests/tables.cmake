@@ -50,7 +50,8 @@ set(SHOAL_TEST_COSTS conformance/communicator_test=99
     e2e/same_bits/logits/demo=39 e2e/pauses=33 e2e/matrix/2=27
     e2e/http/ends=24 e2e/recovery/phases/shm=23 e2e/device_model/same-bits/llama3-gqa-tied-sharded=21
     e2e/device_model/places=20 e2e/model_files=20 e2e/silent_files=20
-    e2e/admission=17 e2e/service=16 e2e/tls/Rotation=14 runtime/supervisor/supervisor_test=10
+    e2e/admission=17 e2e/service=16 e2e/shutdown=15 e2e/tls/Rotation=14
+    runtime/supervisor/supervisor_test=10
     runtime/supervisor/supervisor_hang_test=10
     e2e/shmtest=14 e2e/shmtest_search=10 e2e/command_line=13 e2e/scheduling=12
     e2e/metrics=12 e2e/doctor=12 models/tokenizer_test=12 e2e/exit_codes=12
