@@ -19,8 +19,15 @@ constexpr size_t kMaxPipelined = size_t{64} << 10;
 /// How long a connection that is being closed still reads, because otherwise the kernel would reset
 /// it, and the client would lose the answer.
 constexpr std::chrono::milliseconds kLingerTime{2'000};
+/// How long a client surely has to send its request's head, and to take an answer's end, before its
+/// connection may have to go for another.
+constexpr std::chrono::milliseconds kMoment{250};
 
 }  // namespace
+
+bool AsioSession::busy() const {
+  return has_request() || (state_ != State::kIdle && RunningClock::now() - since_ < kMoment);
+}
 
 void AsioSession::greet() {
   using Greeting = ClientStream::Greeting;
@@ -128,6 +135,7 @@ void AsioSession::head_complete() {
   head_ = reader_->head(client_);
   begun_ = RunningClock::now();
   record_ = {.method = head_.method_name};
+  over_limit_ = !context_.has_place();
   keep_alive_ = reader_->keep_alive() && !stopping_ && !over_limit_;
   if (!reader_->framing_is_clear())
     return refuse({400, "the only transfer coding that is taken is one \"chunked\", in HTTP/1.1",
@@ -340,10 +348,8 @@ void AsioSession::tick(RunningClock::time_point now) {
 }
 
 std::shared_ptr<Session> make_session(StreamSocket socket, ssl_ctx_st* tls,
-                                      const SessionContext& context, std::string client,
-                                      bool over_limit) {
-  return std::make_shared<AsioSession>(std::move(socket), tls, context, std::move(client),
-                                       over_limit);
+                                      const SessionContext& context, std::string client) {
+  return std::make_shared<AsioSession>(std::move(socket), tls, context, std::move(client));
 }
 
 }  // namespace shoal

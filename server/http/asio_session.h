@@ -17,12 +17,11 @@ class AsioSession final : public Session,
                           public std::enable_shared_from_this<AsioSession> {
  public:
   AsioSession(StreamSocket socket, ssl_ctx_st* tls, const SessionContext& context,
-              std::string client, bool over_limit)
+              std::string client)
       : stream_(std::move(socket), tls),
         executor_(stream_.executor()),
         context_(context),
-        client_(std::move(client)),
-        over_limit_(over_limit) {}
+        client_(std::move(client)) {}
 
   void start() override {
     expect_head();
@@ -37,9 +36,11 @@ class AsioSession final : public Session,
     if (state_ == State::kGreet || state_ == State::kIdle || state_ == State::kHead) close();
   }
   bool closed() const override { return state_ == State::kClosed; }
-  bool busy() const override {
+  bool has_request() const override {
     return state_ == State::kRoom || state_ == State::kBody || state_ == State::kAnswer;
   }
+  bool busy() const override;
+  bool holds_place() const override { return has_request() && !over_limit_; }
   RunningClock::time_point since() const override { return since_; }
   bool awaits_body() const override { return state_ == State::kBody; }
   RunningClock::time_point last_read() const override { return read_; }
@@ -103,7 +104,6 @@ class AsioSession final : public Session,
   const StreamSocket::executor_type executor_;  // other threads post to it
   const SessionContext& context_;
   const std::string client_;
-  const bool over_limit_;
   std::atomic<bool> woken_ = false;
   std::atomic<uint64_t> received_ = 0;
 
@@ -119,6 +119,7 @@ class AsioSession final : public Session,
   HttpRequestHead head_;
   CallRecord record_;
   RunningClock::time_point begun_;
+  bool over_limit_ = false;  // the request has no place, which that of a probe does not need
   bool keep_alive_ = false;
   bool stopping_ = false;
   std::shared_ptr<HttpExchange> exchange_;
@@ -132,10 +133,8 @@ class AsioSession final : public Session,
 };
 
 /// tls: OpenSSL's context; null: the connection is plain. client: the peer's address, as the intake
-/// knows clients. over_limit: it serves /health and
-/// /metrics alone. The context must outlive it.
+/// knows clients. The context must outlive it.
 std::shared_ptr<Session> make_session(StreamSocket socket, ssl_ctx_st* tls,
-                                      const SessionContext& context, std::string client,
-                                      bool over_limit);
+                                      const SessionContext& context, std::string client);
 
 }  // namespace shoal

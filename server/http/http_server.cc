@@ -7,6 +7,7 @@
 #include <future>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -31,10 +32,10 @@ using boost::system::error_code;
 constexpr std::chrono::milliseconds kTick{100};
 /// An event thread that does not come to that for this long hangs.
 constexpr std::chrono::seconds kSilent{30};
-/// After a shortage that nothing explains, the next client is accepted after this long.
+/// When no client can be accepted, this is tried again after this long.
 constexpr std::chrono::milliseconds kShortage{50};
-/// Connections beyond the limit, for /health and /metrics alone.
-constexpr size_t kOverLimit = 32;
+/// Connections beyond the limit, for probes and for clients that are told that there is no place.
+constexpr int kOverLimit = 32;
 /// A client that has sent nothing of its body for this long makes room if the server is full.
 constexpr std::chrono::milliseconds kSlowSender{1'000};
 /// At most this many are accepted before other work is looked at.
@@ -46,7 +47,7 @@ class HttpServer::Impl {
  public:
   explicit Impl(HttpServerOptions options)
       : options_(std::move(options)),
-        context_{options_.routing, options_.limits, options_.done},
+        context_{options_.routing, options_.limits, options_.done, [this] { return has_place(); }},
         ticker_(io_),
         work_(asio::make_work_guard(io_)) {}
 
@@ -61,13 +62,17 @@ class HttpServer::Impl {
   struct Listener {
     explicit Listener(asio::io_context& io, Fd socket) : descriptor(io, socket.release()) {}
     asio::posix::stream_descriptor descriptor;
+    bool in_a_hurry = false;  // those who come have waited, and still wait
   };
 
   void await(Listener& listener);
   void accept(Listener& listener);
-  bool take(Fd client);
-  bool make_room(bool* over_limit);
-  bool close_idle(bool over_limit);
+  void accept_later(Listener& listener);
+  void take(Fd client);
+  bool is_full();
+  bool make_room(bool in_a_hurry);
+  bool has_place();
+  bool close_idle(bool in_a_hurry);
   bool close_slow_sender();
   void tick();
   void begin_shutdown();
@@ -79,11 +84,7 @@ class HttpServer::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   int port_ = 0;
-  struct Entry {
-    std::shared_ptr<Session> session;
-    bool over_limit = false;
-  };
-  std::vector<Entry> sessions_;
+  std::vector<std::shared_ptr<Session>> sessions_;
   AcceptErrors accept_errors_;
   bool stopping_ = false;
   std::atomic<RunningClock::time_point> ticked_ = RunningClock::now();
@@ -187,33 +188,39 @@ void HttpServer::Impl::await(Listener& listener) {
 }
 
 void HttpServer::Impl::accept(Listener& listener) {
-  for (int i = 0; i < kAcceptAtOnce; ++i) {
+  // None is closed to make room for a client that may not be there.
+  for (int i = 0; i < kAcceptAtOnce && (i == 0 || !is_full()); ++i) {
+    if (!make_room(listener.in_a_hurry)) return accept_later(listener);
     Fd client(::accept4(listener.descriptor.native_handle(), nullptr, nullptr,
                         SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (client.valid()) {
-      if (take(std::move(client))) continue;
-      break;
+      take(std::move(client));
+      continue;
     }
     const int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK) break;
     if (AcceptErrors::is_nobody(error)) continue;
-    // A shortage of descriptors or memory, which may pass at any time, or a refusal. The client
-    // waits in the kernel's queue.
+    // A shortage of descriptors or memory, which may pass at any time, or a refusal.
     accept_errors_.log("http", error);
     close_idle(false);
-    auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
-    timer->async_wait([this, &listener, timer](const error_code& stopped) {
-      if (!stopped && !stopping_) await(listener);
-    });
-    return;
+    return accept_later(listener);
   }
+  pollfd queue{listener.descriptor.native_handle(), POLLIN, 0};
+  listener.in_a_hurry = listener.in_a_hurry && ::poll(&queue, 1, 0) > 0;
   await(listener);
 }
 
-/// Returns false if the connection had to be closed again.
-bool HttpServer::Impl::take(Fd client) {
-  bool over_limit = false;
-  if (!make_room(&over_limit)) return false;
+/// Until then clients wait in the kernel's queue, and then for none that may yet send a request.
+void HttpServer::Impl::accept_later(Listener& listener) {
+  auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
+  timer->async_wait([this, &listener, timer](const error_code& stopped) {
+    if (stopped || stopping_) return;
+    listener.in_a_hurry = true;
+    await(listener);
+  });
+}
+
+void HttpServer::Impl::take(Fd client) {
   const int on = 1;
   ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(client.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -224,40 +231,45 @@ bool HttpServer::Impl::take(Fd client) {
   StreamSocket socket(io_);
   error_code error;
   socket.assign(asio::generic::stream_protocol(own.ss_family, 0), client.get(), error);
-  if (error) return false;
+  if (error) return;
   (void)client.release();
   const std::shared_ptr<const TlsMaterial> tls = options_.tls ? options_.tls->current() : nullptr;
-  sessions_.push_back({make_session(std::move(socket), tls ? tls->context.get() : nullptr, context_,
-                                    std::move(name), over_limit),
-                       over_limit});
-  sessions_.back().session->start();
-  return true;
+  sessions_.push_back(make_session(std::move(socket), tls ? tls->context.get() : nullptr, context_,
+                                   std::move(name)));
+  sessions_.back()->start();
+}
+
+bool HttpServer::Impl::is_full() {
+  std::erase_if(sessions_, [](const auto& session) { return session->closed(); });
+  return std::ssize(sessions_) >= options_.max_connections;
 }
 
 /// Whether one more connection may be taken. At the limit, the one that has been idle for longest
-/// is closed; without an idle one, a few are taken for probes.
-bool HttpServer::Impl::make_room(bool* over_limit) {
-  std::erase_if(sessions_, [](const Entry& entry) { return entry.session->closed(); });
-  const auto over = static_cast<size_t>(std::count_if(
-      sessions_.begin(), sessions_.end(), [](const Entry& entry) { return entry.over_limit; }));
-  if (sessions_.size() - over < static_cast<size_t>(options_.max_connections)) return true;
-  if (close_idle(false) || close_slow_sender()) return true;
-  *over_limit = true;
-  return over < kOverLimit || close_idle(true);
+/// is closed; without an idle one, a few more are taken, which may not get a place. In a hurry,
+/// those that may still send a request make room too.
+bool HttpServer::Impl::make_room(bool in_a_hurry) {
+  return !is_full() || close_idle(false) ||
+         std::ssize(sessions_) < options_.max_connections + kOverLimit ||
+         (in_a_hurry && close_idle(true));
 }
 
-/// Closes the connection that has been idle for longest, of those within or beyond the limit.
-/// Returns false if none is idle.
-bool HttpServer::Impl::close_idle(bool over_limit) {
-  const Entry* oldest = nullptr;
-  for (const Entry& entry : sessions_) {
-    if (entry.over_limit != over_limit || entry.session->closed() || entry.session->busy())
-      continue;
-    if (oldest == nullptr || entry.session->since() < oldest->session->since()) oldest = &entry;
+/// Whether there is a place for one more request, or room is made for it.
+bool HttpServer::Impl::has_place() {
+  if (std::ssize(sessions_) <= options_.max_connections) return true;
+  const auto taken = std::count_if(sessions_.begin(), sessions_.end(),
+                                   [](const auto& session) { return session->holds_place(); });
+  return taken < options_.max_connections || close_slow_sender();
+}
+
+/// Closes the connection that has been idle for longest. Returns false if none is idle.
+bool HttpServer::Impl::close_idle(bool in_a_hurry) {
+  Session* oldest = nullptr;
+  for (const auto& session : sessions_) {
+    if (session->closed() || (in_a_hurry ? session->has_request() : session->busy())) continue;
+    if (oldest == nullptr || session->since() < oldest->since()) oldest = session.get();
   }
   if (oldest == nullptr) return false;
-  oldest->session->close();
-  std::erase_if(sessions_, [](const Entry& entry) { return entry.session->closed(); });
+  oldest->close();
   return true;
 }
 
@@ -265,16 +277,13 @@ bool HttpServer::Impl::close_idle(bool over_limit) {
 /// there is none.
 bool HttpServer::Impl::close_slow_sender() {
   const RunningClock::time_point late = RunningClock::now() - kSlowSender;
-  const Entry* slowest = nullptr;
-  for (const Entry& entry : sessions_) {
-    if (entry.session->closed() || !entry.session->awaits_body()) continue;
-    if (entry.session->last_read() > late) continue;
-    if (slowest == nullptr || entry.session->last_read() < slowest->session->last_read())
-      slowest = &entry;
+  Session* slowest = nullptr;
+  for (const auto& session : sessions_) {
+    if (session->closed() || !session->awaits_body() || session->last_read() > late) continue;
+    if (slowest == nullptr || session->last_read() < slowest->last_read()) slowest = session.get();
   }
   if (slowest == nullptr) return false;
-  slowest->session->close();
-  std::erase_if(sessions_, [](const Entry& entry) { return entry.session->closed(); });
+  slowest->close();
   return true;
 }
 
@@ -282,10 +291,10 @@ void HttpServer::Impl::tick() {
   const RunningClock::time_point now = RunningClock::now();
   ticked_ = now;
   for (size_t i = 0; i < sessions_.size(); ++i) {
-    const std::shared_ptr<Session> session = sessions_[i].session;
+    const std::shared_ptr<Session> session = sessions_[i];
     session->tick(now);
   }
-  std::erase_if(sessions_, [](const Entry& entry) { return entry.session->closed(); });
+  std::erase_if(sessions_, [](const auto& session) { return session->closed(); });
   if (stopping_ && sessions_.empty() && !std::exchange(idle_told_, true)) idle_.set_value();
   ticker_.expires_after(kTick);
   ticker_.async_wait([this](const error_code& stopped) {
@@ -300,8 +309,7 @@ void HttpServer::Impl::begin_shutdown() {
     listener->descriptor.close(ignored);
   }
   if (!options_.unix_socket.empty()) ::unlink(options_.unix_socket.c_str());
-  const std::vector<Entry> sessions = sessions_;
-  for (const Entry& entry : sessions) entry.session->stop();
+  for (const auto& session : std::vector(sessions_)) session->stop();
 }
 
 void HttpServer::Impl::stop_accepting() {
@@ -316,8 +324,7 @@ void HttpServer::Impl::shutdown(Deadline deadline) {
                                    std::future_status::ready) {
   }
   asio::post(io_, [this] {
-    const std::vector<Entry> sessions = std::exchange(sessions_, {});
-    for (const Entry& entry : sessions) entry.session->close();
+    for (const auto& session : std::exchange(sessions_, {})) session->close();
     ticker_.cancel();
     work_.reset();
     io_.stop();

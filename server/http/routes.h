@@ -55,8 +55,8 @@ struct Routed {
   std::variant<HttpResponse, std::shared_ptr<HttpExchange>> answer;
 };
 
-/// length: of the body; kMaxRequestBytes if the client does not say it. over_limit: the connection
-/// was taken beyond the limit, for /health and /metrics alone.
+/// length: of the body; kMaxRequestBytes if the client does not say it. over_limit: there are
+/// as many requests as there may be, so that this one has to be for /health or /metrics.
 Routed route_request(const HttpRequestHead& head, size_t length, bool over_limit,
                      const HttpRouting& routing);
 

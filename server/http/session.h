@@ -33,6 +33,8 @@ struct SessionContext {
   HttpRouting routing;
   SessionLimits limits;
   std::function<void(const CallRecord&)> done;
+  /// Whether there is a place for one more request. Without one, it has to be one of a probe.
+  std::function<bool()> has_place;
 };
 
 /// One connection, over TCP or a Unix socket. The event thread owns it and calls all of it, except
@@ -49,7 +51,11 @@ class Session {
   virtual void stop() = 0;
 
   virtual bool closed() const = 0;
-  virtual bool busy() const = 0;  ///< a request has been read and its answer is not written yet
+  virtual bool has_request() const = 0;  ///< it has been read and its answer is not written yet
+  /// It has a request. For a moment also: it is new, a request's head has begun to come, or the
+  /// client has yet to take an answer's end.
+  virtual bool busy() const = 0;
+  virtual bool holds_place() const = 0;  ///< its request is one of those that are counted
   virtual RunningClock::time_point since() const = 0;  ///< since when it is in its state
   virtual bool awaits_body() const = 0;                ///< there is room for it, and it is not here
   virtual RunningClock::time_point last_read() const = 0;  ///< when the client last sent something

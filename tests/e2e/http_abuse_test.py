@@ -86,6 +86,33 @@ class Abuse(ServerCase):
             raw.socket.close()
         self.stop()
 
+    def test_a_burst_of_clients_at_the_limit(self):
+        """Each request that has come is answered. Clients that send none keep nobody out."""
+        with harness.planted("0:step-20:stop"):
+            server = self.serve(harness.DEMO, "-tp", 1, "--max-http-connections", 2,
+                                "--step-timeout", 5 * harness.GUARD)
+        server.wait_ready()
+        with Raw(server, request_bytes({**LONG, "stream": True})) as busy:
+            busy.until(b"data: ")
+            rank = harness.stopped_rank(server.pid)  # so that no answer ends and leaves a place
+            request = request_bytes({"prompt": "a", "max_tokens": 1}, "/v1/completions", "1.1",
+                                    "Connection: close")
+            with harness.stopped(server.pid):  # so that all wait in the kernel, with their requests
+                first, *others = [Raw(server, request) for _ in range(50)]
+            for raw in others:
+                self.assertEqual(raw.status(), 503, raw.data)
+                for part in (b"\r\nRetry-After: ", b"\r\nConnection: close", b"TOO_MANY_CONNECTIONS"):
+                    self.assertIn(part, raw.rest())
+                raw.socket.close()
+            silent = [Raw(server) for _ in range(50)]
+            self.assertEqual(call(server, "GET", "/health").status, 200)
+            os.kill(rank, signal.SIGCONT)
+            self.assertEqual(first.status(), 200, first.data)
+        for raw in (first, *silent):
+            raw.socket.close()
+        server.kill()
+        self.stop()
+
     def test_a_unix_socket_takes_no_file_away(self):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "thesis"

@@ -1,0 +1,80 @@
+// Clients that come while the server is full or ends.
+#include "server/http/http_server.h"
+
+#include <arpa/inet.h>
+#include <atomic>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "runtime/base/fd.h"
+#include "runtime/base/running_clock.h"
+
+namespace shoal {
+namespace {
+
+std::atomic<int64_t> clock_ms = 0;
+
+class HttpServerTest : public testing::Test {
+ protected:
+  HttpServerTest() {
+    RunningClock::set_source(
+        []() -> RunningClock::duration { return std::chrono::milliseconds(clock_ms.load()); });
+  }
+  ~HttpServerTest() override {
+    server_.reset();
+    RunningClock::set_source(nullptr);
+  }
+
+  void start(int max_connections, std::function<void(const CallRecord&)> done) {
+    auto parts = std::make_shared<HttpParts>();
+    parts->version = "1";
+    HttpServerOptions options;
+    options.port = 0;
+    options.max_connections = max_connections;
+    options.routing = {.parts = parts, .access = {}, .keys = std::make_shared<ApiKeys>()};
+    options.done = std::move(done);
+    Result<std::unique_ptr<HttpServer>> server = HttpServer::start(std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+
+  Fd connect() const {
+    const std::string address = server_->address();
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+    return socket;
+  }
+  static void ask(const Fd& client) {
+    constexpr std::string_view kRequest =
+        "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(::send(client.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(kRequest.size()));
+  }
+  /// All that comes until the end of the connection.
+  static std::string answer(const Fd& client) {
+    std::string text(4096, '\0');
+    size_t size = 0;
+    for (ssize_t n = 1; n > 0; size += static_cast<size_t>(std::max<ssize_t>(n, 0)))
+      n = ::recv(client.get(), text.data() + size, text.size() - size, 0);
+    return text.substr(0, size);
+  }
+
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, ThoseWhoSendNothingKeepNobodyOutAlthoughTheyHaveJustCome) {
+  start(1, [](const CallRecord&) {});
+  std::vector<Fd> silent;  // more than the server takes, and its clock stands still
+  for (int i = 0; i < 100; ++i) silent.push_back(connect());
+  const Fd client = connect();
+  ask(client);
+  const std::string text = answer(client);
+  EXPECT_TRUE(text.starts_with("HTTP/1.1 200 ")) << text;
+}
+
+}  // namespace
+}  // namespace shoal
