@@ -309,6 +309,7 @@ void AsioSession::tick_exchange(RunningClock::time_point now) {
 }
 
 void AsioSession::tick(RunningClock::time_point now) {
+  if (stopping_ && state_ != State::kLinger && !busy()) return close();
   const SessionLimits& limits = context_.limits;
   if (writing_ && late(now, wrote_, limits.slow_reader_ms)) {
     log_info(

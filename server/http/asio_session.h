@@ -33,7 +33,7 @@ class AsioSession final : public Session,
   void close() override;
   void stop() override {
     stopping_ = true;
-    if (state_ == State::kGreet || state_ == State::kIdle || state_ == State::kHead) close();
+    tick(RunningClock::now());
   }
   bool closed() const override { return state_ == State::kClosed; }
   bool has_request() const override {

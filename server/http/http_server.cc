@@ -133,6 +133,10 @@ Result<Fd> listen_unix(const std::string& path) {
   return socket;
 }
 
+Fd next_client(int listener) {
+  return Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+}
+
 /// The peer's address as gRPC's front writes it, so that one client has one share of the queue on
 /// both.
 std::string peer_of(int socket) {
@@ -191,8 +195,7 @@ void HttpServer::Impl::accept(Listener& listener) {
   // None is closed to make room for a client that may not be there.
   for (int i = 0; i < kAcceptAtOnce && (i == 0 || !is_full()); ++i) {
     if (!make_room(listener.in_a_hurry)) return accept_later(listener);
-    Fd client(::accept4(listener.descriptor.native_handle(), nullptr, nullptr,
-                        SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd client = next_client(listener.descriptor.native_handle());
     if (client.valid()) {
       take(std::move(client));
       continue;
@@ -237,6 +240,7 @@ void HttpServer::Impl::take(Fd client) {
   sessions_.push_back(make_session(std::move(socket), tls ? tls->context.get() : nullptr, context_,
                                    std::move(name)));
   sessions_.back()->start();
+  if (stopping_) sessions_.back()->stop();
 }
 
 bool HttpServer::Impl::is_full() {
@@ -304,12 +308,16 @@ void HttpServer::Impl::tick() {
 
 void HttpServer::Impl::begin_shutdown() {
   if (std::exchange(stopping_, true)) return;
+  for (const auto& session : std::vector(sessions_)) session->stop();
   for (const auto& listener : listeners_) {
+    // Those that wait in the kernel's queue would be reset.
+    for (Fd client;
+         make_room(false) && (client = next_client(listener->descriptor.native_handle())).valid();)
+      take(std::move(client));
     error_code ignored;
     listener->descriptor.close(ignored);
   }
   if (!options_.unix_socket.empty()) ::unlink(options_.unix_socket.c_str());
-  for (const auto& session : std::vector(sessions_)) session->stop();
 }
 
 void HttpServer::Impl::stop_accepting() {

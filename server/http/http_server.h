@@ -43,8 +43,8 @@ class HttpServer {
   /// False if the event thread has not run for half a minute. May be called by any thread.
   bool alive() const;
 
-  /// Takes no new connections and, on those that it has, no further request. Does not block. Call
-  /// it before shutdown().
+  /// Takes no new connections but those that have come, and no further request but those that are
+  /// on their way on a new connection. Does not block. Call it before shutdown().
   void stop_accepting();
   /// Takes no new connections, waits until the running calls have been answered or the deadline has
   /// passed, and closes everything. A second call has no effect.

@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <atomic>
 #include <gtest/gtest.h>
+#include <latch>
+#include <mutex>
 #include <sys/socket.h>
 
 #include "runtime/base/fd.h"
@@ -74,6 +76,35 @@ TEST_F(HttpServerTest, ThoseWhoSendNothingKeepNobodyOutAlthoughTheyHaveJustCome)
   ask(client);
   const std::string text = answer(client);
   EXPECT_TRUE(text.starts_with("HTTP/1.1 200 ")) << text;
+}
+
+TEST_F(HttpServerTest, ThoseWhoHaveJustComeAreAnsweredAtTheEnd) {
+  std::once_flag once;
+  std::latch held{2};  // the event thread, after the first call
+  std::latch goes_on{1};
+  start(8, [&](const CallRecord&) {
+    std::call_once(once, [&] {
+      held.arrive_and_wait();
+      goes_on.wait();
+    });
+  });
+  const Fd accepted = connect();
+  const Fd silent = connect();
+  const Fd first = connect();  // the others are accepted before it
+  ask(first);
+  held.arrive_and_wait();
+  ask(accepted);
+  const Fd waits = connect();  // in the kernel's queue
+  ask(waits);
+  server_->stop_accepting();
+  goes_on.count_down();
+  for (const Fd* client : {&accepted, &waits}) {
+    const std::string text = answer(*client);
+    EXPECT_TRUE(text.starts_with("HTTP/1.1 200 ")) << text;
+  }
+  clock_ms += 1'000;
+  EXPECT_EQ(answer(silent), "") << "it was waited for, but not for long";
+  server_.reset();  // before what its thread calls
 }
 
 }  // namespace
