@@ -68,15 +68,16 @@ class WithoutRoom(ServerCase):
         server = self.serve(harness.DEMO, "-tp", 1, *self.FLAGS, "--shutdown-timeout",
                             5 * harness.GUARD)
         server.wait_ready()
-        with Raw(server, self.HALF) as arrives, Raw(server, self.HALF) as waits:
+        with Raw(server, self.HALF) as arrives:
             self.assertIn(b"100 Continue", arrives.until(b"\r\n\r\n"))
-            for _ in range(3):  # one thread does all, in turns, and has read the second head then
-                self.assertEqual(call(server, "GET", "/health").status, 200)
-            os.kill(server.pid, signal.SIGTERM)
-            for raw in (arrives, waits):
-                raw.data = b""
-                self.assertIn(b" 503 Service Unavailable", raw.until(b"\r\n\r\n"))
-                self.assertIn(b'"code":"DRAINING"', raw.rest())
+            with Raw(server, self.HALF) as waits:
+                for _ in range(3):  # one thread does all, in turns, and has read the second head then
+                    self.assertEqual(call(server, "GET", "/health").status, 200)
+                os.kill(server.pid, signal.SIGTERM)
+                for raw in (arrives, waits):
+                    raw.data = b""
+                    self.assertIn(b" 503 Service Unavailable", raw.until(b"\r\n\r\n"))
+                    self.assertIn(b'"code":"DRAINING"', raw.rest())
         self.assertEqual(server.end(), 0, server.err.rest())
         self.stop()
 
