@@ -223,8 +223,7 @@ void Fronts::set_ready(const ServedModel* model, InferenceLoop* loop,
 void Fronts::shutdown(Deadline deadline) {
   grpc_->set_draining();
   if (http_) http_->stop_accepting();
-  // Those whose requests have not been read are told to go elsewhere, over both fronts.
-  intake_->drain_until(deadline);
+  (void)intake_->wait_until_empty(deadline);
   // HTTP first, because the threads of the intake, which both use, end with gRPC's server.
   if (http_) http_->shutdown(deadline);
   grpc_->shutdown(deadline);

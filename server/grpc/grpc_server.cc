@@ -328,6 +328,7 @@ bool GrpcServer::alive() const {
 
 void GrpcServer::set_draining() {
   impl_->options.state->set_draining();
+  impl_->options.intake->drain();
   impl_->tell_health();
 }
 
@@ -340,7 +341,7 @@ void GrpcServer::shutdown(Deadline deadline) {
   set_draining();
   // What is open after this is no call of ours, or one whose client does not read: Shutdown cancels
   // it.
-  impl_->options.intake->drain_until(deadline);
+  (void)impl_->options.intake->wait_until_empty(deadline);
   impl_->acceptor.reset();
   impl_->enter(Impl::Phase::kEnding);
   impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(kCallsMs));

@@ -98,7 +98,8 @@ std::optional<const FrontCall*> Intake::next_to_read(bool last_place) {
   return last_place ? std::nullopt : waiting_.pop();
 }
 
-/// Gives the free room to waiting requests. The caller holds the lock.
+/// Gives the free room to waiting requests, and returns the calls that may read theirs. The caller
+/// holds the lock.
 Intake::Calls Intake::admit() {
   Calls admitted;
   while (all_.bytes + kMaxRequestBytes <= options_.budget_bytes) {
@@ -285,28 +286,13 @@ void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
   for (const auto& call : accepted) call->drop_if_slow(limit);
 }
 
-bool Intake::drain() {
+void Intake::drain() {
   Turn turn(*this);
-  const bool first = !std::exchange(draining_, true);
+  draining_ = true;
   for (auto& [call, entry] : entries_) {
     const bool unread = entry.state == State::kWaiting || entry.state == State::kArriving;
     if (unread && !entry.rejected) turn.reject(entry, server_is_draining());
   }
-  return first;
-}
-
-void Intake::drain_until(Deadline deadline) {
-  constexpr int kRefusalsMs = 1'000;
-  (void)wait_until_answered(deadline);
-  if (drain()) (void)wait_until_empty(Deadline::after_ms(kRefusalsMs));
-}
-
-bool Intake::wait_until_answered(Deadline deadline) {
-  RequestBook::Lock lock(*book_);
-  return wait_until_ready(left_, lock, deadline, [this] {
-    return std::none_of(entries_.begin(), entries_.end(),
-                        [](const auto& entry) { return entry.second.state == State::kAccepted; });
-  });
 }
 
 bool Intake::wait_until_empty(Deadline deadline) {

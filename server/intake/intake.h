@@ -93,14 +93,8 @@ class Intake {
   void drop_slow_readers(std::chrono::milliseconds limit);
 
   /// Rejects all that wait or arrive, and whoever enters from now on, because the server shuts
-  /// down. Those that are queued or accepted go on. Returns whether this is the first call.
-  bool drain();
-  /// For the end of the server: waits until no call is in the state accepted or the deadline has
-  /// passed, drains, and the first time waits a moment until those that were rejected have been
-  /// told.
-  void drain_until(Deadline deadline);
-  /// Returns true when no call is in the state accepted, or false at the deadline.
-  bool wait_until_answered(Deadline deadline);
+  /// down. Those that are queued or accepted go on.
+  void drain();
   /// Returns true when no call is left, or false at the deadline.
   bool wait_until_empty(Deadline deadline);
 

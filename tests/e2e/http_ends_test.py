@@ -63,21 +63,27 @@ class WithoutRoom(ServerCase):
             self.assertEqual(first.status(), 200, first.data)
         self.stop()
 
-
     def test_a_drain_tells_those_whose_body_is_on_its_way_and_those_without_room(self):
-        server = self.serve(harness.DEMO, "-tp", 1, *self.FLAGS, "--shutdown-timeout",
-                            5 * harness.GUARD)
+        """At once, although an answer is still running, which ends as if nothing had happened."""
+        with harness.planted("0:step-20:stop"):
+            server = self.serve(harness.DEMO, "-tp", 1, *self.FLAGS, *PATIENT_STEPS, "--shutdown-timeout",
+                                5 * harness.GUARD)
         server.wait_ready()
-        with Raw(server, self.HALF) as arrives:
-            self.assertIn(b"100 Continue", arrives.until(b"\r\n\r\n"))
-            with Raw(server, self.HALF) as waits:
-                for _ in range(3):  # one thread does all, in turns, and has read the second head then
-                    self.assertEqual(call(server, "GET", "/health").status, 200)
-                os.kill(server.pid, signal.SIGTERM)
-                for raw in (arrives, waits):
-                    raw.data = b""
-                    self.assertIn(b" 503 Service Unavailable", raw.until(b"\r\n\r\n"))
-                    self.assertIn(b'"code":"DRAINING"', raw.rest())
+        # Of another client, which leaves all of the room for one request to those that come then.
+        with Raw(server, request_bytes({**LONG, "stream": True}), source="127.0.0.2") as busy:
+            rank = harness.stopped_rank(server.pid)  # in a step
+            with Raw(server, self.HALF) as arrives:
+                self.assertIn(b"100 Continue", arrives.until(b"\r\n\r\n"))
+                with Raw(server, self.HALF) as waits:
+                    for _ in range(3):  # one thread does all, in turns, and has read the second head then
+                        self.assertEqual(call(server, "GET", "/health").status, 200)
+                    os.kill(server.pid, signal.SIGTERM)
+                    for raw in (arrives, waits):
+                        raw.data = b""
+                        self.assertIn(b" 503 Service Unavailable", raw.until(b"\r\n\r\n"))
+                        self.assertIn(b'"code":"DRAINING"', raw.rest())
+            os.kill(rank, signal.SIGCONT)
+            self.assertIn(b"data: [DONE]", busy.until(b"data: [DONE]"))
         self.assertEqual(server.end(), 0, server.err.rest())
         self.stop()
 

@@ -183,8 +183,7 @@ TEST(Intake, NoClientHasASecondPlaceBeforeTheOthersHaveOne) {
 TEST(Intake, ADrainRejectsWhatHasNotBeenRead) {
   LoneIntake intake({.budget_bytes = kMaxRequestBytes});
   const auto arriving = enter(intake), waiting = enter(intake);
-  EXPECT_TRUE(intake.drain());
-  EXPECT_FALSE(intake.drain()) << "they have been told";
+  intake.drain();
   const auto later = enter(intake);
   for (const auto& call : {arriving, waiting, later}) EXPECT_EQ(call->refused, NotTaken::kDraining);
   EXPECT_FALSE(intake.wait_until_empty(Deadline::after_ms(0))) << "their refusals are not written";
@@ -201,9 +200,6 @@ TEST(Intake, OnlyAcceptedRequestsHaveReadersThatAreSlow) {
   intake.drop_slow_readers(std::chrono::milliseconds(7));
   EXPECT_EQ(accepted->slow_limit.count(), 7);
   EXPECT_EQ(arriving->slow_limit.count(), 0);
-  EXPECT_FALSE(intake.wait_until_answered(Deadline::after_ms(0)));
-  intake.leave(*accepted);
-  EXPECT_TRUE(intake.wait_until_answered(Deadline::after_ms(0))) << "the other one has no answer";
 }
 
 TEST(Intake, NobodyIsBothRejectedAndWorkedOn) {
