@@ -67,8 +67,8 @@ class HttpServer::Impl {
 
   void await(Listener& listener);
   void accept(Listener& listener);
+  int accept_next(Listener& listener);
   void accept_later(Listener& listener);
-  void take(Fd client);
   bool is_full();
   bool make_room(bool in_a_hurry);
   bool has_place();
@@ -133,10 +133,6 @@ Result<Fd> listen_unix(const std::string& path) {
   return socket;
 }
 
-Fd next_client(int listener) {
-  return Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-}
-
 /// The peer's address as gRPC's front writes it, so that one client has one share of the queue on
 /// both.
 std::string peer_of(int socket) {
@@ -195,14 +191,9 @@ void HttpServer::Impl::accept(Listener& listener) {
   // None is closed to make room for a client that may not be there.
   for (int i = 0; i < kAcceptAtOnce && (i == 0 || !is_full()); ++i) {
     if (!make_room(listener.in_a_hurry)) return accept_later(listener);
-    Fd client = next_client(listener.descriptor.native_handle());
-    if (client.valid()) {
-      take(std::move(client));
-      continue;
-    }
-    const int error = errno;
-    if (error == EAGAIN || error == EWOULDBLOCK) break;
-    if (AcceptErrors::is_nobody(error)) continue;
+    const int error = accept_next(listener);
+    if (error == EAGAIN) break;
+    if (error == 0 || AcceptErrors::is_nobody(error)) continue;
     // A shortage of descriptors or memory, which may pass at any time, or a refusal.
     accept_errors_.log("http", error);
     close_idle(false);
@@ -213,17 +204,11 @@ void HttpServer::Impl::accept(Listener& listener) {
   await(listener);
 }
 
-/// Until then clients wait in the kernel's queue, and then for none that may yet send a request.
-void HttpServer::Impl::accept_later(Listener& listener) {
-  auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
-  timer->async_wait([this, &listener, timer](const error_code& stopped) {
-    if (stopped || stopping_) return;
-    listener.in_a_hurry = true;
-    await(listener);
-  });
-}
-
-void HttpServer::Impl::take(Fd client) {
+/// Takes the next client that waits. Returns 0, or the errno that says why there is none.
+int HttpServer::Impl::accept_next(Listener& listener) {
+  Fd client(::accept4(listener.descriptor.native_handle(), nullptr, nullptr,
+                      SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!client.valid()) return errno;
   const int on = 1;
   ::setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(client.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -234,13 +219,24 @@ void HttpServer::Impl::take(Fd client) {
   StreamSocket socket(io_);
   error_code error;
   socket.assign(asio::generic::stream_protocol(own.ss_family, 0), client.get(), error);
-  if (error) return;
+  if (error) return 0;
   (void)client.release();
   const std::shared_ptr<const TlsMaterial> tls = options_.tls ? options_.tls->current() : nullptr;
   sessions_.push_back(make_session(std::move(socket), tls ? tls->context.get() : nullptr, context_,
                                    std::move(name)));
   sessions_.back()->start();
   if (stopping_) sessions_.back()->stop();
+  return 0;
+}
+
+/// Until then clients wait in the kernel's queue, and then for none that may yet send a request.
+void HttpServer::Impl::accept_later(Listener& listener) {
+  auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
+  timer->async_wait([this, &listener, timer](const error_code& stopped) {
+    if (stopped || stopping_) return;
+    listener.in_a_hurry = true;
+    await(listener);
+  });
 }
 
 bool HttpServer::Impl::is_full() {
@@ -311,9 +307,10 @@ void HttpServer::Impl::begin_shutdown() {
   for (const auto& session : std::vector(sessions_)) session->stop();
   for (const auto& listener : listeners_) {
     // Those that wait in the kernel's queue would be reset.
-    for (Fd client;
-         make_room(false) && (client = next_client(listener->descriptor.native_handle())).valid();)
-      take(std::move(client));
+    while (make_room(false)) {
+      const int error = accept_next(*listener);
+      if (error == EAGAIN || (error != 0 && !AcceptErrors::is_nobody(error))) break;
+    }
     error_code ignored;
     listener->descriptor.close(ignored);
   }

@@ -44,7 +44,8 @@ class HttpServer {
   bool alive() const;
 
   /// Takes no new connections but those that have come, and no further request but those that are
-  /// on their way on a new connection. Does not block. Call it before shutdown().
+  /// on their way on a new connection. Does not block.
+  /// shutdown() begins with it.
   void stop_accepting();
   /// Takes no new connections, waits until the running calls have been answered or the deadline has
   /// passed, and closes everything. A second call has no effect.

@@ -52,7 +52,7 @@ class Session {
   virtual void stop() = 0;
 
   virtual bool closed() const = 0;
-  virtual bool has_request() const = 0;  ///< it has been read and its answer is not written yet
+  virtual bool has_request() const = 0;  ///< its head was read, and its answer is not written yet
   /// It has a request. For a moment also: it is new, a request's head has begun to come, or the
   /// client has yet to take an answer's end.
   virtual bool busy() const = 0;
