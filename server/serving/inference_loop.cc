@@ -58,7 +58,7 @@ InferenceLoop::~InferenceLoop() {
     const RequestBook::Lock lock(*book_);
     stop_ = true;
     if (failure_.ok())
-      failure_ = shutting_down();  // refuses a sink that submits another request from its on_end
+      failure_ = shutting_down();  // refuses a request that is submitted from an on_end
   }
   wake_.notify_one();
   thread_.join();
@@ -89,7 +89,7 @@ Result<uint64_t, RefusedRequest> InferenceLoop::submit(const RequestBook::Lock& 
     for (const uint64_t other : verdict.evict) evict(other, admission_.evicted(other));
     admission_.add(next_id_, *origin, tokens, bytes);
   }
-  open->open(*this, next_id_, model_.tokenizer, request, origin);
+  open->begin(*this, next_id_, model_.tokenizer, request, origin);
   open_.emplace(next_id_, open);
   (void)scheduler_.add(std::move(request.engine));  // was checked
   wake_.notify_one();
@@ -230,7 +230,7 @@ void InferenceLoop::fail(const Status& why) {
   report(std::move(ended));
 }
 
-/// Runs one plan on the workers and hands its result to the sinks.
+/// Runs one plan on the workers and hands its result to the requests.
 Status InferenceLoop::step(const StepPlan& plan) {
   const Clock::time_point at = Clock::now();
   const RunningClock::time_point began = RunningClock::now();
@@ -321,10 +321,9 @@ void InferenceLoop::deliver(const StepResult& result) {
     const RequestBook::Lock lock(*book_);
     for (Delivery& delivery : deliveries) {
       book_->counts(lock).token(&delivery.open->times_, delivery.open->end_.prompt_tokens, now);
-      const uint64_t id = delivery.delta.tokens.front().id;
       if (!delivery.last) continue;
-      if (open_.contains(id))
-        take_out(id, true);
+      if (delivery.open->loop_ != nullptr)
+        take_out(delivery.open->number_, true);
       else
         delivery.open->forget_finish();  // it was cancelled in the meantime
     }

@@ -73,7 +73,6 @@ class InferenceLoop {
 
   /// As OpenRequest::cancel; false also for unknown ids.
   bool cancel(uint64_t id);
-  bool cancel(const RequestBook::Lock& held, uint64_t id);
 
   /// Ends the requests that have waited for too long. The loop does it between two steps; call it
   /// about once a second, because a step whose ranks have to be started again takes long.
@@ -109,8 +108,10 @@ class InferenceLoop {
   Status status() const;
 
  private:
+  friend OpenRequest;
   struct Delivery;
   using Requests = std::vector<std::shared_ptr<OpenRequest>>;
+  bool cancel(const RequestBook::Lock& held, uint64_t id);
   void run();
   Status step(const StepPlan& plan);
   void note_good_step(const StepPlan& plan, Clock::time_point began);

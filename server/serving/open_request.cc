@@ -1,6 +1,7 @@
 #include "server/serving/open_request.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "server/serving/inference_loop.h"
@@ -29,14 +30,16 @@ int end_of(const SequenceStep& step) {
 }  // namespace
 
 bool OpenRequest::cancel(const RequestBook::Lock& held) {
-  return loop_ != nullptr && loop_->cancel(held, id_);
+  return loop_ != nullptr && loop_->cancel(held, number_);
 }
 
-/// The loop has accepted the request, and calls it by this id.
-void OpenRequest::open(InferenceLoop& loop, uint64_t id, const Tokenizer& tokenizer,
-                       const ResolvedRequest& request, const std::optional<RequestOrigin>& origin) {
+/// The loop has accepted the request, and calls it by this number.
+void OpenRequest::begin(InferenceLoop& loop, uint64_t number, const Tokenizer& tokenizer,
+                        const ResolvedRequest& request,
+                        const std::optional<RequestOrigin>& origin) {
+  assert(!text_);  // it was submitted before
   loop_ = &loop;
-  id_ = id;
+  number_ = number;
   text_.emplace(tokenizer, request.stop, request.include_stop_in_output);
   include_stop_ = request.include_stop_in_output;
   times_.queued = Clock::now();

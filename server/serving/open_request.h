@@ -49,8 +49,9 @@ inline constexpr int kStepsThatClear = 16;
 /// request, so that it is submitted at most once.
 ///
 /// The output is told by the loop's thread, or by the one that calls InferenceLoop::end_late(), but
-/// never concurrently for one request, and without the lock of the book. It must not block. All
-/// may call submit and cancel, but not the loop's drain or destructor.
+/// never concurrently for one request, and without the lock of the book. The three functions that
+/// are told must not block. They may submit and cancel requests, but not call the loop's drain or
+/// destructor.
 class OpenRequest {
  public:
   OpenRequest() = default;
@@ -65,6 +66,7 @@ class OpenRequest {
   /// Called exactly once, as the last call, if the request was accepted.
   virtual void on_end(OutputEnd end) = 0;
 
+ protected:
   /// Takes the request out of the queue and the next step, and ends it with reason kCancelled at
   /// the next step boundary. Returns false, without an effect, if it is not accepted, has ended, or
   /// ends already. held: the lock of the loop's book.
@@ -73,8 +75,8 @@ class OpenRequest {
  private:
   friend InferenceLoop;
 
-  void open(InferenceLoop& loop, uint64_t id, const Tokenizer& tokenizer,
-            const ResolvedRequest& request, const std::optional<RequestOrigin>& origin);
+  void begin(InferenceLoop& loop, uint64_t number, const Tokenizer& tokenizer,
+             const ResolvedRequest& request, const std::optional<RequestOrigin>& origin);
   bool take(const TokenEvent& event, std::string* delta);
   void forget_finish();
   bool note_crash(const SequenceStep& step);
@@ -83,9 +85,10 @@ class OpenRequest {
 
   // The lock of the book guards these two. Null: it is not accepted, or is out of the engine.
   InferenceLoop* loop_ = nullptr;
-  uint64_t id_ = 0;
+  uint64_t number_ = 0;  // the loop's id of it
   // Only the loop's thread uses the following from the first step on, and before that whoever holds
-  // the lock. One that is evicted from the queue is told so by another thread too.
+  // the lock. One that is evicted from the queue may be told so by another thread, which knows it
+  // by end_.refused: that is set under the lock.
   std::optional<TextOutput> text_;
   bool include_stop_ = false;
   int crashes_ = 0;     // how often the workers crashed during a step with this request

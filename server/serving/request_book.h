@@ -9,8 +9,8 @@ namespace shoal {
 /// The one lock under which the requests of a server change, and what is counted about them.
 /// The Intake (calls, ids, output), the ServingState (whether requests are taken) and the
 /// InferenceLoop (queue, engine) share one book, so that a request changes in all of them at once.
-/// Nobody calls a front, a sink or a step function, or destroys one, while it holds the lock.
-/// Thread-safe.
+/// Nobody calls a front, an OpenRequest or a step function, or destroys one, while it holds the
+/// lock. Thread-safe.
 class RequestBook {
  public:
   /// The ranges of lengths that are counted depend on max_model_len, in tokens.

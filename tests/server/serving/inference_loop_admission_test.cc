@@ -94,6 +94,21 @@ TEST(InferenceLoopAdmission, ARequestThatWaitsTooLongCostsNoStep) {
   EXPECT_FALSE(held.in_steps.contains(late));
 }
 
+TEST(InferenceLoopAdmission, OneThatIsCancelledInAStepEndsAfterIt) {
+  const MovedClock clock;
+  HeldLoop held({.seconds = 1});
+  const auto first = held.submit("a");
+  held.wait_for_first_step();
+  held.loop.cancel(held.last_id);
+  const auto second = held.submit("a");
+  MovedClock::advance(1.01);
+  held.loop.end_late();
+  EXPECT_TRUE(second->wait().end.refused.has_value());
+  EXPECT_FALSE(first->ended()) << "the step uses it";
+  held.open();
+  EXPECT_EQ(first->wait().end.finish.reason, FinishReason::kCancelled);
+}
+
 TEST(InferenceLoopAdmission, TheGreedyClientIsEvicted) {
   HeldLoop held({.requests = 5});
   std::vector<std::shared_ptr<CollectingSink>> greedy;

@@ -11,7 +11,7 @@
 
 namespace shoal {
 
-/// Collects the output of a request, and counts violations of the sink's contract.
+/// Collects the output of a request, and counts violations of the contract of OpenRequest.
 class CollectingSink : public OpenRequest {
  public:
   void on_delta(OutputDelta delta) override {
@@ -32,6 +32,7 @@ class CollectingSink : public OpenRequest {
     promise_.get_future().wait();
     return *this;
   }
+  bool ended() const { return ended_; }
   std::string text() const {
     std::string all;
     for (const std::string& part : texts) all += part;
