@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <google/protobuf/stubs/logging.h>
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -236,12 +237,16 @@ struct GrpcServer::Impl {
   }
 
   /// gRPC cannot end a call as long as its connection takes no bytes, so that its Shutdown would
-  /// wait for a client that does not read.
+  /// wait for a client that does not read. For a write that is blocked a thread of gRPC's waits up
+  /// to 10 s, also after the connection has been closed, and the end of the library would wait for
+  /// it. So the library stays until the process ends.
   void close_unread() {
     std::unique_lock lock(mutex);
     while (!wake.wait_for(lock, std::chrono::milliseconds(kCallsMs + kToldMs),
-                          [this] { return phase == Phase::kOver; }))
+                          [this] { return phase == Phase::kOver; })) {
       connections->close_all();
+      grpc_init();
+    }
   }
 
   void enter(Phase next) {
