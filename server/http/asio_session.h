@@ -31,6 +31,9 @@ class AsioSession final : public Session,
 
   void tick(RunningClock::time_point now) override;
   void close() override;
+  void evict() override {
+    refuse({408, "the body stopped, and another request needed its place", "", "REQUEST_TIMEOUT"});
+  }
   void stop() override {
     stopping_ = true;
     tick(RunningClock::now());

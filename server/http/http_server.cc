@@ -73,7 +73,7 @@ class HttpServer::Impl {
   bool make_room(bool in_a_hurry);
   bool has_place();
   bool close_idle(bool in_a_hurry);
-  bool close_slow_sender();
+  bool evict_slow_sender();
   void tick();
   void begin_shutdown();
 
@@ -258,7 +258,7 @@ bool HttpServer::Impl::has_place() {
   if (std::ssize(sessions_) <= options_.max_connections) return true;
   const auto taken = std::count_if(sessions_.begin(), sessions_.end(),
                                    [](const auto& session) { return session->holds_place(); });
-  return taken < options_.max_connections || close_slow_sender();
+  return taken < options_.max_connections || evict_slow_sender();
 }
 
 /// Closes the connection that has been idle for longest. Returns false if none is idle.
@@ -273,9 +273,8 @@ bool HttpServer::Impl::close_idle(bool in_a_hurry) {
   return true;
 }
 
-/// Closes the connection whose request's body has stopped coming for longest. Returns false if
-/// there is none.
-bool HttpServer::Impl::close_slow_sender() {
+/// Evicts the request whose body has stopped for longest. Returns false if there is none.
+bool HttpServer::Impl::evict_slow_sender() {
   const RunningClock::time_point late = RunningClock::now() - kSlowSender;
   Session* slowest = nullptr;
   for (const auto& session : sessions_) {
@@ -283,17 +282,14 @@ bool HttpServer::Impl::close_slow_sender() {
     if (slowest == nullptr || session->last_read() < slowest->last_read()) slowest = session.get();
   }
   if (slowest == nullptr) return false;
-  slowest->close();
+  slowest->evict();
   return true;
 }
 
 void HttpServer::Impl::tick() {
   const RunningClock::time_point now = RunningClock::now();
   ticked_ = now;
-  for (size_t i = 0; i < sessions_.size(); ++i) {
-    const std::shared_ptr<Session> session = sessions_[i];
-    session->tick(now);
-  }
+  for (const auto& session : std::vector(sessions_)) session->tick(now);
   std::erase_if(sessions_, [](const auto& session) { return session->closed(); });
   if (stopping_ && sessions_.empty() && !std::exchange(idle_told_, true)) idle_.set_value();
   ticker_.expires_after(kTick);

@@ -47,6 +47,8 @@ class Session {
   virtual void tick(RunningClock::time_point now) = 0;
   /// Closes the connection; a call on it is cancelled. No effect if it is closed.
   virtual void close() = 0;
+  /// Another request needs the place: the client hears that its body has stopped.
+  virtual void evict() = 0;
   /// One request more is read at most: an idle connection is closed, and a busy one after its
   /// answer, or when it is no longer busy.
   virtual void stop() = 0;

@@ -3,6 +3,7 @@
 Each of them comes from an attack on the HTTP front.
 """
 import os
+import select
 import signal
 import socket
 import tempfile
@@ -78,10 +79,12 @@ class Abuse(ServerCase):
         self.stop()
 
     def test_half_sent_bodies_make_room(self):
-        """Connections whose bodies have stopped coming do not keep others out."""
+        """Connections whose bodies have stopped coming do not keep others out, and are told so."""
         half = [Raw(self.server, HEAD + b"Content-Length: 100\r\n\r\n{") for _ in range(16)]
         harness.wait_until(lambda: complete(self.server, prompt="a", max_tokens=1).status == 200,
                            "a place")
+        told, _, _ = select.select([raw.socket for raw in half], [], [], harness.GUARD)
+        self.assertEqual({raw.status() for raw in half if raw.socket in told}, {408})
         for raw in half:
             raw.socket.close()
         self.stop()
