@@ -135,20 +135,19 @@ void AsioSession::head_complete() {
   head_ = reader_->head(client_);
   begun_ = RunningClock::now();
   record_ = {.method = head_.method_name};
-  over_limit_ = !context_.has_place();
-  keep_alive_ = reader_->keep_alive() && !stopping_ && !over_limit_;
+  keep_alive_ = reader_->keep_alive() && !stopping_;
   if (!reader_->framing_is_clear())
     return refuse({400, "the only transfer coding that is taken is one \"chunked\", in HTTP/1.1",
                    "", "TRANSFER_ENCODING"});
   if (!head_.http_1_0 && !reader_->has_one_host())
     return refuse({400, "an HTTP/1.1 request has exactly one Host header", "", "BAD_REQUEST"});
   const size_t length = reader_->length().value_or(context_.routing.parts->max_body_bytes);
-  Routed routed = route_request(head_, length, over_limit_, context_.routing);
+  Routed routed = route_request(head_, length, context_.has_place, context_.routing);
   record_.route = routed.route;
   if (routed.route == HttpRoute::kUnknown) record_.path = head_.path;
   if (auto* response = std::get_if<HttpResponse>(&routed.answer)) {
     // A body that nobody reads would be taken for the next request.
-    if (length > 0) keep_alive_ = false;
+    if (length > 0 || routed.without_place) keep_alive_ = false;
     return answer(std::move(*response));
   }
   exchange_ = std::get<std::shared_ptr<HttpExchange>>(std::move(routed.answer));

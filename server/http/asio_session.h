@@ -43,10 +43,10 @@ class AsioSession final : public Session,
     return state_ == State::kRoom || state_ == State::kBody || state_ == State::kAnswer;
   }
   bool busy() const override;
-  bool holds_place() const override { return has_request() && !over_limit_; }
+  bool holds_place() const override { return exchange_ != nullptr; }
   RunningClock::time_point since() const override { return since_; }
   bool awaits_body() const override { return state_ == State::kBody; }
-  RunningClock::time_point last_read() const override { return read_; }
+  RunningClock::time_point last_read() const override { return std::max(read_, since_); }
 
   void read_body() override {
     boost::asio::post(executor_, [self = shared_from_this()] { self->take_body(); });
@@ -122,7 +122,6 @@ class AsioSession final : public Session,
   HttpRequestHead head_;
   CallRecord record_;
   RunningClock::time_point begun_;
-  bool over_limit_ = false;  // the request has no place, which that of a probe does not need
   bool keep_alive_ = false;
   bool stopping_ = false;
   std::shared_ptr<HttpExchange> exchange_;

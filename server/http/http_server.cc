@@ -204,7 +204,7 @@ void HttpServer::Impl::accept(Listener& listener) {
   await(listener);
 }
 
-/// Takes the next client that waits. Returns 0, or the errno that says why there is none.
+/// Takes the next client that waits. Returns 0, or the errno of accept4.
 int HttpServer::Impl::accept_next(Listener& listener) {
   Fd client(::accept4(listener.descriptor.native_handle(), nullptr, nullptr,
                       SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -229,7 +229,8 @@ int HttpServer::Impl::accept_next(Listener& listener) {
   return 0;
 }
 
-/// Until then clients wait in the kernel's queue, and then for none that may yet send a request.
+/// Until then clients wait in the kernel's queue. From then on, connections that have sent no
+/// request are closed for them.
 void HttpServer::Impl::accept_later(Listener& listener) {
   auto timer = std::make_shared<asio::steady_timer>(io_, kShortage);
   timer->async_wait([this, &listener, timer](const error_code& stopped) {
@@ -253,7 +254,6 @@ bool HttpServer::Impl::make_room(bool in_a_hurry) {
          (in_a_hurry && close_idle(true));
 }
 
-/// Whether there is a place for one more request, or room is made for it.
 bool HttpServer::Impl::has_place() {
   if (std::ssize(sessions_) <= options_.max_connections) return true;
   const auto taken = std::count_if(sessions_.begin(), sessions_.end(),
@@ -289,7 +289,7 @@ bool HttpServer::Impl::evict_slow_sender() {
 void HttpServer::Impl::tick() {
   const RunningClock::time_point now = RunningClock::now();
   ticked_ = now;
-  for (const auto& session : std::vector(sessions_)) session->tick(now);
+  for (const auto& session : sessions_) session->tick(now);
   std::erase_if(sessions_, [](const auto& session) { return session->closed(); });
   if (stopping_ && sessions_.empty() && !std::exchange(idle_told_, true)) idle_.set_value();
   ticker_.expires_after(kTick);
@@ -300,7 +300,7 @@ void HttpServer::Impl::tick() {
 
 void HttpServer::Impl::begin_shutdown() {
   if (std::exchange(stopping_, true)) return;
-  for (const auto& session : std::vector(sessions_)) session->stop();
+  for (const auto& session : sessions_) session->stop();
   for (const auto& listener : listeners_) {
     // Those that wait in the kernel's queue would be reset.
     while (make_room(false)) {

@@ -44,10 +44,9 @@ class HttpServer {
   bool alive() const;
 
   /// Takes no new connections but those that have come, and no further request but those that are
-  /// on their way on a new connection. Does not block.
-  /// shutdown() begins with it.
+  /// on their way on a new connection. Does not block. shutdown() begins with it.
   void stop_accepting();
-  /// Takes no new connections, waits until the running calls have been answered or the deadline has
+  /// Calls stop_accepting(), waits until the running calls have been answered or the deadline has
   /// passed, and closes everything. A second call has no effect.
   void shutdown(Deadline deadline);
 

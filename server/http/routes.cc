@@ -177,8 +177,8 @@ std::string_view route_name(HttpRoute route) {
   return "unknown";
 }
 
-Routed route_request(const HttpRequestHead& head, size_t length, bool over_limit,
-                     const HttpRouting& routing) {
+Routed route_request(const HttpRequestHead& head, size_t length,
+                     const std::function<bool()>& has_place, const HttpRouting& routing) {
   const RouteInfo* entry = find_route(head.path);
   const HttpRoute route = entry == nullptr ? HttpRoute::kUnknown : entry->route;
   const auto refuse = [route](const HttpError& error) {
@@ -195,10 +195,11 @@ Routed route_request(const HttpRequestHead& head, size_t length, bool over_limit
   if (entry == nullptr) return refuse(unknown_path());
   const bool get = head.method == HttpMethod::kGet || head.method == HttpMethod::kHead;
   if (entry->post ? head.method != HttpMethod::kPost : !get) return {route, wrong_method(*entry)};
-  if (over_limit && !is_for_probes(route)) {
-    return refuse(to_http_error(
-        shoal::refuse(NotTaken::kTooManyConnections,
-                      "this server has as many connections as it may have; try again soon")));
+  if (!is_for_probes(route) && !has_place()) {
+    constexpr const char* kWhat = "all places for requests are taken; try again soon";
+    return {route,
+            error_response(to_http_error(shoal::refuse(NotTaken::kTooManyConnections, kWhat))),
+            true};
   }
   if (!entry->post) return {route, answer_now(route, head, routing)};
   if (const HttpError error = check_body(head, length, routing); !error.ok()) return refuse(error);

@@ -53,11 +53,12 @@ struct HttpRouting {
 struct Routed {
   HttpRoute route = HttpRoute::kUnknown;
   std::variant<HttpResponse, std::shared_ptr<HttpExchange>> answer;
+  bool without_place = false;  ///< the answer says so
 };
 
-/// length: of the body; kMaxRequestBytes if the client does not say it. over_limit: there are
-/// as many requests as there may be, so that this one has to be for /health or /metrics.
-Routed route_request(const HttpRequestHead& head, size_t length, bool over_limit,
-                     const HttpRouting& routing);
+/// length: of the body; kMaxRequestBytes if the client does not say it. has_place: whether there is
+/// a place for one more request, or room is made for it, which a probe and an error do not need.
+Routed route_request(const HttpRequestHead& head, size_t length,
+                     const std::function<bool()>& has_place, const HttpRouting& routing);
 
 }  // namespace shoal

@@ -33,7 +33,7 @@ struct SessionContext {
   HttpRouting routing;
   SessionLimits limits;
   std::function<void(const CallRecord&)> done;
-  /// Whether there is a place for one more request. Without one, it has to be one of a probe.
+  /// As route_request() has it.
   std::function<bool()> has_place;
 };
 
@@ -55,13 +55,14 @@ class Session {
 
   virtual bool closed() const = 0;
   virtual bool has_request() const = 0;  ///< its head was read, and its answer is not written yet
-  /// It has a request. For a moment also: it is new, a request's head has begun to come, or the
+  /// It has a request, or for a moment: it is new, a request's head has begun to come, or the
   /// client has yet to take an answer's end.
   virtual bool busy() const = 0;
-  virtual bool holds_place() const = 0;  ///< its request is one of those that are counted
+  virtual bool holds_place() const = 0;  ///< its answer is not made at once, as that of a probe
   virtual RunningClock::time_point since() const = 0;  ///< since when it is in its state
   virtual bool awaits_body() const = 0;                ///< there is room for it, and it is not here
-  virtual RunningClock::time_point last_read() const = 0;  ///< when the client last sent something
+  /// When the client last sent something, or was last asked to.
+  virtual RunningClock::time_point last_read() const = 0;
 };
 
 }  // namespace shoal
