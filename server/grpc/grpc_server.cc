@@ -332,7 +332,6 @@ bool GrpcServer::alive() const {
 }
 
 void GrpcServer::set_draining() {
-  impl_->options.state->set_draining();
   impl_->options.intake->drain();
   impl_->tell_health();
 }

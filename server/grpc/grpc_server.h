@@ -64,7 +64,8 @@ class GrpcServer {
   /// Health reports NOT_SERVING. Requests are still accepted.
   void set_stopping();
 
-  /// Health reports NOT_SERVING and new requests fail with UNAVAILABLE. Running streams continue.
+  /// Health reports NOT_SERVING, and new requests and those that have not been read fail with
+  /// UNAVAILABLE. Running streams continue.
   void set_draining();
 
   /// Not ok: health reports NOT_SERVING and new requests fail with UNAVAILABLE, because the ranks

@@ -65,7 +65,7 @@ void Intake::enter(const std::shared_ptr<FrontCall>& call, const std::string& cl
                    size_t most_bytes) {
   const uint64_t received = call->received();
   Turn turn(*this);
-  if (draining_) return turn.reject(call, server_is_draining());
+  if (state_->draining(turn.held)) return turn.reject(call, server_is_draining());
   if (waiting_.size() >= options_.max_waiting) {
     const auto other = waiting_.evict_for(client, options_.max_waiting);
     if (!other) return turn.reject(call, refusals::too_many());
@@ -288,7 +288,7 @@ void Intake::drop_slow_readers(std::chrono::milliseconds limit) {
 
 void Intake::drain() {
   Turn turn(*this);
-  draining_ = true;
+  state_->set_draining(turn.held);
   for (auto& [call, entry] : entries_) {
     const bool unread = entry.state == State::kWaiting || entry.state == State::kArriving;
     if (unread && !entry.rejected) turn.reject(entry, server_is_draining());

@@ -92,8 +92,8 @@ class Intake {
   /// `limit`.
   void drop_slow_readers(std::chrono::milliseconds limit);
 
-  /// Rejects all that wait or arrive, and whoever enters from now on, because the server shuts
-  /// down. Those that are queued or accepted go on.
+  /// From now on no request is accepted, because the server shuts down: all that wait or arrive are
+  /// rejected, and whoever enters. Those that are accepted go on.
   void drain();
   /// Returns true when no call is left, or false at the deadline.
   bool wait_until_empty(Deadline deadline);
@@ -156,7 +156,6 @@ class Intake {
   std::unordered_map<std::string, Share> shares_;  // of clients that have any
   Share all_;                                      // of all clients together
   bool stop_ = false;
-  bool draining_ = false;
   std::condition_variable left_;
   Lane short_, long_;
 };

@@ -78,8 +78,7 @@ void ServingState::set_stopping() {
   view_.stopping = true;
 }
 
-void ServingState::set_draining() {
-  const RequestBook::Lock lock(*book_);
+void ServingState::set_draining(const RequestBook::Lock& /*held*/) {
   view_.phase = ServingPhase::kDraining;
 }
 
@@ -89,7 +88,10 @@ bool ServingState::set_restarting(const Status& why) {
 }
 
 bool ServingState::draining() const {
-  const RequestBook::Lock lock(*book_);
+  return draining(RequestBook::Lock(*book_));
+}
+
+bool ServingState::draining(const RequestBook::Lock& /*held*/) const {
   return view_.phase == ServingPhase::kDraining;
 }
 

@@ -66,10 +66,11 @@ class ServingState {
   /// The server is going to stop. Requests are still accepted, but health says that they should go
   /// elsewhere.
   void set_stopping();
-  /// After this has returned, no request is accepted, so the loop only has to finish those that it
-  /// has.
-  void set_draining();
+  /// From now on no request is accepted, so the loop only has to finish those that it has. For the
+  /// Intake, which rejects those that have not been read.
+  void set_draining(const RequestBook::Lock& held);
   bool draining() const;
+  bool draining(const RequestBook::Lock& held) const;
   /// Refuses new requests, because the ranks were lost for this reason, or accepts them again (ok).
   /// Returns whether that has changed anything.
   bool set_restarting(const Status& why);

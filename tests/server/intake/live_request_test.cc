@@ -181,7 +181,7 @@ TEST_F(LiveRequestTest, NothingIsAcceptedAfterADrainHasBegun) {
     };
     std::thread one(submit_until_drained, "one"), other(submit_until_drained, "other");
     while (accepted < 3) std::this_thread::yield();
-    state->set_draining();
+    intake->drain();
     // Every accepted request has ended then, even if its client's thread has not returned from
     // submit() yet.
     EXPECT_TRUE(loop.drain(Deadline::infinite()));

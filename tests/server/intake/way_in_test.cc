@@ -95,7 +95,6 @@ class OneLifeAfterAnother {
 
   void drain() {
     way.may_refuse_anybody = true;
-    way.state->set_draining();
     way.intake.drain();
     open_.push_back(new_call(way, "late", calls_, random_));
     open_.back()->enter();

@@ -54,7 +54,7 @@ TEST_F(ServingStateTest, SaysWhyItTakesNothing) {
   EXPECT_EQ(why(0), NotTaken::kInvalid);
   EXPECT_EQ(submit(state_, asks_for(0), sink_).error().error.field, RequestField::kMaxTokens);
 
-  state_.set_draining();
+  state_.set_draining(RequestBook::Lock(*state_.book()));
   EXPECT_TRUE(state_.draining());
   EXPECT_EQ(why(1), NotTaken::kDraining);
   EXPECT_FALSE(state_.submit(asks_for(1), std::make_shared<CollectingSink>()).ok())
