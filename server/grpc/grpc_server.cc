@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/counted.h"
 #include "runtime/base/fd.h"
 #include "runtime/base/last_words.h"
 #include "runtime/base/log.h"
@@ -244,8 +245,12 @@ struct GrpcServer::Impl {
     std::unique_lock lock(mutex);
     while (!wake.wait_for(lock, std::chrono::milliseconds(kCallsMs + kToldMs),
                           [this] { return phase == Phase::kOver; })) {
-      connections->close_all();
-      grpc_init();
+      if (const int closed = connections->close_all(); closed > 0)
+        log_warning(cat("gRPC calls are still open ", kCallsMs + kToldMs,
+                        " ms after the shutdown began, because clients do not read; closed ",
+                        counted(closed, "connection")),
+                    {{"event", "grpc_unread"}, {"connections", int64_t{closed}}});
+      grpc_init();  // without its grpc_shutdown()
     }
   }
 
@@ -343,8 +348,8 @@ std::string GrpcServer::open_work() const {
 void GrpcServer::shutdown(Deadline deadline) {
   if (!impl_->watchdog.joinable()) return;
   set_draining();
-  // What is open after this is no call of ours, or one whose client does not read: Shutdown cancels
-  // it.
+  // What is open after this is no call of ours, or has its end and is not written yet, perhaps
+  // because its client does not read: Shutdown cancels it.
   (void)impl_->options.intake->wait_until_empty(deadline);
   impl_->acceptor.reset();
   impl_->enter(Impl::Phase::kEnding);

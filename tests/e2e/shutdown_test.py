@@ -150,6 +150,7 @@ class Unread(harness.TestCase):
         lines = [json.loads(line) for line in self.server.err.rest().splitlines()]
         events = [line.get("event") for line in lines]
         self.assertNotIn("shutdown_hangs", events, lines[-1])
+        self.assertIn("grpc_unread", events)
         self.assertEqual(events[-1], "stopped", lines[-1])
         return lines[events.index("draining"):]
 

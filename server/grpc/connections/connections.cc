@@ -316,12 +316,16 @@ std::chrono::milliseconds Connections::close_endless() {
   return std::max(urgent ? kBetweenUrgentLooks : kBetweenLooks, std::min(rest, kMostBetweenLooks));
 }
 
-void Connections::close_all() {
+int Connections::close_all() {
   const std::lock_guard lock(mutex_);
+  int closed = 0;
   for (Connection& connection : connections_) {
     const Fd socket = copy_of(connection.descriptor, connection.inode);
-    if (socket.valid()) close(connection, socket, Clock::now());
+    if (!socket.valid()) continue;
+    close(connection, socket, Clock::now());
+    ++closed;
   }
+  return closed;
 }
 
 void Connections::close_unexplained(Connection& connection) {

@@ -81,8 +81,8 @@ class Connections {
   /// it.
   std::chrono::milliseconds close_endless();
 
-  /// Closes all connections, because the server ends and clients do not read.
-  void close_all();
+  /// Closes all connections, because the server ends and clients do not read. Returns how many.
+  int close_all();
 
   /// "3 calls are open on 2 connections". Does not block: if the lock is taken, the text says that
   /// the connections are in use.
