@@ -40,7 +40,7 @@ constexpr double kLongRestartSeconds = 5;
 /// Time for last messages to go out, when no request runs any more.
 constexpr int64_t kGoodbyeMs = 2'000;
 /// The same after a rank's death: enough to notify clients, and no long delay of the exit code.
-constexpr int64_t kFailedGoodbyeMs = 300;
+constexpr int64_t kFailedGoodbyeMs = 400;
 /// How long the rest of the shutdown may take when no request runs any more: gRPC, which waits for
 /// its calls and threads without a bound, and the end of the ranks.
 constexpr int64_t kGrpcEndMs = 5'000;

@@ -37,7 +37,7 @@ bool OpenRequest::cancel(const RequestBook::Lock& held) {
 void OpenRequest::begin(InferenceLoop& loop, uint64_t number, const Tokenizer& tokenizer,
                         const ResolvedRequest& request,
                         const std::optional<RequestOrigin>& origin) {
-  assert(!text_);  // it was submitted before
+  assert(!text_);  // an object is one request
   loop_ = &loop;
   number_ = number;
   text_.emplace(tokenizer, request.stop, request.include_stop_in_output);

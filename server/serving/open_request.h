@@ -87,8 +87,8 @@ class OpenRequest {
   InferenceLoop* loop_ = nullptr;
   uint64_t number_ = 0;  // the loop's id of it
   // Only the loop's thread uses the following from the first step on, and before that whoever holds
-  // the lock. One that is evicted from the queue may be told so by another thread, which knows it
-  // by end_.refused: that is set under the lock.
+  // the lock. end_late() tells those whose end_.refused is set, which is set and read under the
+  // lock.
   std::optional<TextOutput> text_;
   bool include_stop_ = false;
   int crashes_ = 0;     // how often the workers crashed during a step with this request
