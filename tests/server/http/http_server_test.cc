@@ -30,6 +30,11 @@ class HttpServerTest : public testing::Test {
   void start(int max_connections, std::function<void(const CallRecord&)> done) {
     auto parts = std::make_shared<HttpParts>();
     parts->version = "1";
+    parts->front_alive = [] { return true; };
+    parts->state = std::make_shared<ServingState>(std::vector<std::string>{"model"});
+    // For one request at a time.
+    parts->intake =
+        std::make_shared<Intake>(Intake::Options{.budget_bytes = kMaxRequestBytes}, parts->state);
     HttpServerOptions options;
     options.port = 0;
     options.max_connections = max_connections;
@@ -50,11 +55,37 @@ class HttpServerTest : public testing::Test {
     EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
     return socket;
   }
-  static void ask(const Fd& client) {
-    constexpr std::string_view kRequest =
-        "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-    EXPECT_EQ(::send(client.get(), kRequest.data(), kRequest.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(kRequest.size()));
+  static void say(const Fd& client, const std::string& text) {
+    EXPECT_EQ(::send(client.get(), text.data(), text.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(text.size()));
+  }
+  static void ask(const Fd& client, const std::string& path = "/version") {
+    say(client, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+  }
+  /// A new connection with a request whose body waits for the server's word.
+  Fd begin_request() const {
+    Fd client = connect();
+    say(client,
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n");
+    // The event thread takes turns, and has read that when it has answered these.
+    for (int i = 0; i < 3; ++i) {
+      const Fd probe = connect();
+      ask(probe, "/health");
+      EXPECT_NE(answer(probe), "");
+    }
+    return client;
+  }
+  /// Waits until the server asks for the body.
+  static void expect_room(const Fd& client) {
+    char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    EXPECT_EQ(::recv(client.get(), text, sizeof text - 1, MSG_WAITALL),
+              static_cast<ssize_t>(sizeof text - 1));
+    EXPECT_STREQ(text, "HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  static bool has_heard_nothing(const Fd& client) {
+    char byte = 0;
+    return ::recv(client.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == -1;
   }
   /// All that comes until the end of the connection.
   static std::string answer(const Fd& client) {
@@ -76,6 +107,26 @@ TEST_F(HttpServerTest, ThoseWhoSendNothingKeepNobodyOutAlthoughTheyHaveJustCome)
   ask(client);
   const std::string text = answer(client);
   EXPECT_TRUE(text.starts_with("HTTP/1.1 200 ")) << text;
+}
+
+TEST_F(HttpServerTest, ARequestThatHasWaitedForRoomIsNotOneThatHasStopped) {
+  start(2, [](const CallRecord&) {});
+  Fd first = begin_request();
+  expect_room(first);
+  const Fd second = begin_request();
+  clock_ms += 2'000;
+  first.reset();
+  expect_room(second);
+  const Fd third = begin_request();  // waits for room, so that both places are taken
+  const Fd refused = connect();
+  ask(refused);
+  EXPECT_TRUE(answer(refused).starts_with("HTTP/1.1 503 "));
+  EXPECT_TRUE(has_heard_nothing(second)) << "it was asked for its body in this moment";
+  clock_ms += 2'000;
+  const Fd served = connect();
+  ask(served);
+  EXPECT_TRUE(answer(served).starts_with("HTTP/1.1 200 "));
+  EXPECT_TRUE(answer(second).starts_with("HTTP/1.1 408 ")) << "now it has stopped";
 }
 
 TEST_F(HttpServerTest, ThoseWhoHaveJustComeAreAnsweredAtTheEnd) {
@@ -102,8 +153,7 @@ TEST_F(HttpServerTest, ThoseWhoHaveJustComeAreAnsweredAtTheEnd) {
     const std::string text = answer(*client);
     EXPECT_TRUE(text.starts_with("HTTP/1.1 200 ")) << text;
   }
-  char byte = 0;
-  EXPECT_EQ(::recv(silent.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT), -1) << "it is waited for";
+  EXPECT_TRUE(has_heard_nothing(silent)) << "it is waited for";
   clock_ms += 1'000;
   EXPECT_EQ(answer(silent), "") << "but not for long";
   server_.reset();  // before what its thread calls
