@@ -121,6 +121,8 @@ class Admission(harness.TestCase):
         channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0),
                                                           ("grpc.use_local_subchannel_pool", 1)])
         self.addCleanup(channel.close)
+        # gRPC tries again to connect, but a call fails with the first try.
+        grpc.channel_ready_future(channel).result(PATIENT)
         return channel
 
     def client(self, source: str | None = None):
