@@ -34,7 +34,8 @@ constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kSilent{30};
 /// When no client can be accepted, this is tried again after this long.
 constexpr std::chrono::milliseconds kShortage{50};
-/// Connections beyond the limit, for probes and for clients that are told that there is no place.
+/// So many connections more than the limit may be open. They are for probes, and for clients that
+/// hear that there is no place.
 constexpr int kOverLimit = 32;
 /// A client that has sent nothing of its body for this long makes room if the server is full.
 constexpr std::chrono::milliseconds kSlowSender{1'000};

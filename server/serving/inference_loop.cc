@@ -298,8 +298,8 @@ void InferenceLoop::tell(const std::optional<Status>& step) {
 }
 
 /// Locks twice, because the text is decoded and the requests are told without the lock. A request
-/// that has ended is removed before it is told, so that its blocks are free when its client learns
-/// of the end.
+/// that has ended is removed before it is told. So its blocks are free when its client learns of
+/// the end.
 void InferenceLoop::deliver(const StepResult& result) {
   std::vector<TokenEvent> events;
   std::vector<Delivery> deliveries;
